@@ -1,0 +1,3 @@
+//! batchgate: a shared per-prompt cache in front of the batch APIs of LLM providers.
+
+pub mod sim;

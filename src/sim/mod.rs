@@ -1,0 +1,1 @@
+//! A stand-in world: Anthropic and OpenAI batch servers. Imports nothing of ours.
