@@ -1,0 +1,1 @@
+//! Canonical JSON: one text for every way of writing the same value.

@@ -1,0 +1,210 @@
+//! DEVICE: the batch APIs, one folder a provider. Knows nothing of Redis, of HTTP servers, or of the order of results.
+//!
+//! A provider batch is made in two steps so that the worker can write down what it is about to do before each:
+//! [`BatchProvider::upload`] (harmless to lose) and [`BatchProvider::create`] (what is paid for, never retried blindly).
+
+use crate::domain::{
+    limits::BatchLimits,
+    outcome::Outcome,
+    prompt::{ApiHeaders, Endpoint},
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{future::BoxFuture, stream::BoxStream};
+use serde::{Deserialize, Serialize};
+use std::{sync::Arc, time::Duration};
+
+/// One configured provider account and its batch API.
+#[async_trait]
+pub trait BatchProvider: Send + Sync {
+    /// The configured name, for ever: chunks remember it.
+    fn account(&self) -> &str;
+
+    /// What one batch may hold, for prompts of this endpoint.
+    fn limits(&self, endpoint: Endpoint) -> BatchLimits;
+
+    /// Puts the chunk's lines where `create` can refer to them; none where the create call itself carries them.
+    async fn upload(&self, parcel: &Parcel) -> Result<Option<InputFile>, CallError>;
+
+    /// Starts the batch. Never retried by the transport: an answer that was lost is [`CreateError::Unknown`].
+    async fn create(&self, parcel: &Parcel, input: Option<&InputFile>) -> Result<Created, CreateError>;
+
+    /// The batch's state at the provider.
+    async fn status(&self, remote: &RemoteId) -> Result<RemoteStatus, CallError>;
+
+    /// Everything the provider has to say of the batch's prompts, output and error files alike, in any order.
+    /// A stream that ends without an `Err` was complete: a truncated download is an error, not an end.
+    async fn results(&self, ended: &Ended) -> Result<BoxStream<'static, Result<Line, CallError>>, CallError>;
+
+    /// Asks the provider to stop. A batch that has ended meanwhile is no error.
+    async fn cancel(&self, remote: &RemoteId) -> Result<(), CallError>;
+
+    /// Batches that may be the one whose create answer was lost, newest first.
+    async fn find(&self, doubt: &Doubt) -> Result<Vec<Candidate>, CallError>;
+
+    /// The id and creation time of the newest batch of this account: what `find` counts as "before" (Anthropic only).
+    async fn newest(&self) -> Result<Option<RemoteId>, CallError>;
+
+    /// Removes what `upload` left, once the chunk is settled. Best effort.
+    async fn discard(&self, input: &InputFile) -> Result<(), CallError>;
+}
+
+/// A chunk on its way out: everything a provider needs to build its batch.
+pub struct Parcel {
+    pub chunk: String,
+    pub deployment: String,
+    pub attempt: u32,
+    pub endpoint: Endpoint,
+    pub model: String,
+    pub headers: ApiHeaders,
+    pub prompts: usize,
+    /// Exact bytes of the file or body, as the plan computed them from [`BatchLimits`].
+    pub wire_bytes: u64,
+    /// Opens the prompts from the start; called once per upload or create.
+    pub open: OpenLines,
+}
+
+/// Opens a stream of the chunk's prompts.
+pub type OpenLines = Arc<dyn Fn() -> BoxStream<'static, Result<OutLine, ReadError>> + Send + Sync>;
+
+/// Reading our own spool failed while sending; the source's text for the log.
+#[derive(Debug, thiserror::Error)]
+#[error("read the chunk's prompts: {0}")]
+pub struct ReadError(pub String);
+
+/// One prompt on its way out.
+#[derive(Clone, Debug)]
+pub struct OutLine {
+    /// Our wire id (60 characters), made of chunk tag and cache key.
+    pub custom_id: String,
+    /// Compact JSON of the request body.
+    pub body: Bytes,
+}
+
+/// One result line on its way in: its id and outcome came from one and the same JSON object.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub custom_id: String,
+    pub outcome: LineOutcome,
+}
+
+/// What a result line says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LineOutcome {
+    /// The provider's word on this prompt.
+    Final(Outcome),
+    /// Not executed: the batch was cancelled.
+    Canceled,
+    /// Not executed: the provider's window closed.
+    Expired,
+}
+
+/// The provider's id of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RemoteId(pub String);
+
+/// The provider's id of an uploaded input file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct InputFile(pub String);
+
+/// A batch the provider accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    pub remote: RemoteId,
+    /// The organisation or workspace the reply headers report; none where they say nothing.
+    pub identity: Option<String>,
+}
+
+/// Where a batch is, in three words for every provider.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RemoteStatus {
+    /// Not ended; unknown status words mean this too (and a warning metric).
+    Running {
+        /// Prompts the provider says are done; for display only.
+        reported: u64,
+    },
+    /// Nothing more will happen; what there is can be read.
+    Ended(Ended),
+    /// Refused as a whole after create (OpenAI `failed`).
+    Refused(Refusal),
+}
+
+/// Where the results of an ended batch are. Serializable: the worker may die before reading them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    pub remote: RemoteId,
+    /// Files or paths to read, all of them; may be empty.
+    pub sources: Vec<String>,
+}
+
+/// Why a provider refused a batch after it had accepted its creation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// Enqueued-token limit and its kin: the same chunk again later, no prompt fails.
+    BackPressure { detail: String },
+    /// These lines of the input (1-based) are at fault; the others are fine.
+    Lines(Vec<LineFault>),
+    /// The input file was not there yet, or is gone: upload and create again.
+    InputLost { detail: String },
+    /// Refused whole with no line named: bisect.
+    Whole { code: Option<String>, detail: String },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct LineFault {
+    /// 1-based line of the input file.
+    pub line: usize,
+    pub code: Option<String>,
+    pub message: String,
+}
+
+/// What to look for when a create's answer was lost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Doubt {
+    pub chunk: String,
+    pub deployment: String,
+    pub attempt: u32,
+    pub prompts: usize,
+    pub input: Option<InputFile>,
+    /// The newest batch listed just before the create (Anthropic); only newer ones are candidates.
+    pub newest_before: Option<RemoteId>,
+}
+
+/// A batch that may be ours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    pub remote: RemoteId,
+    /// True where the provider's label names our chunk and attempt: no doubt is left (OpenAI). False: its size and
+    /// time fit (Anthropic); its custom_ids are checked at harvest.
+    pub exact: bool,
+}
+
+/// A call that may be repeated failed. The variants are what the caller does next.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// Wait and call again (408, 409, 429, 5xx, 529, time-outs, resets).
+    #[error("{detail}")]
+    Again { after: Option<Duration>, detail: String },
+    /// 401, 402, 403, quota and spend limits: nothing of this account will work until an operator acts.
+    #[error("{detail}")]
+    Paused { detail: String },
+    /// 404: patience first (a fresh id may not be visible yet), loss later.
+    #[error("{detail}")]
+    NotFound { detail: String },
+    /// 400, 413, 422 and anything else that repeating will not cure.
+    #[error("{detail}")]
+    Refused { status: u16, code: Option<String>, detail: String },
+}
+
+/// A create call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// Certainly not created: the provider said so, or the request never left.
+    #[error(transparent)]
+    NotCreated(#[from] CallError),
+    /// Sent, and no readable answer: created or not, only looking will tell.
+    #[error("{detail}")]
+    Unknown { detail: String },
+}
