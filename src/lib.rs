@@ -1,5 +1,50 @@
 //! batchgate: a shared per-prompt cache in front of the batch APIs of LLM providers.
+//!
+//! # The map
+//!
+//! Nouns at the bottom, devices above them, verbs above those, doors on top; imports only point down.
+//!
+//! ```text
+//!                  main -> cli                                    composition root; only it sees config and lifecycle
+//!           +--------+--------+------------+
+//!         http     worker    sim (island)                         doors never import each other
+//!           +--------+
+//!                pipeline                                         verbs
+//!           +--------+--------+
+//!         store            provider                               devices never import each other
+//!           +--------+--------+
+//!                 domain                                          nouns
+//! ```
+//!
+//! Follow a batch: `http::batches::submit` reads a body, [`pipeline::submit`] makes a batch of it, [`worker`] claims its
+//! chunks, [`pipeline::dispatch`] sends them, [`pipeline::collect`] watches and reads, [`pipeline::commit`] settles a
+//! chunk in one transaction ([`store::commit`]), [`pipeline::seal`] puts the results in order, [`pipeline::read`] reads.
+//!
+//! # What is not here
+//!
+//! * No function takes a list of prompts and a list of results. Results are entered into a [`domain::chunk::Ledger`]
+//!   under a wire id made of the question's key; order lives in a batch's manifest pages alone; only a closed ledger
+//!   can be settled.
+//! * No batch reads the cache after it was accepted. What it was given then, and what its own chunks brought, is kept
+//!   under its own name: nothing that happens to the cache can change or lose a result.
+//! * No state of a chunk is written without the token of the dispatch that holds it.
+//!
+//! # How results reach a batch
+//!
+//! `design.md` packs a chunk's answers in *parts* that all waiting batches share. Here a commit writes *fragments*
+//! instead: for each open result page of each waiting batch, the outcomes that page wants, keyed. A page's readers and
+//! its sealer look into that page's fragments alone, so nobody searches a whole chunk for one page, and a fragment dies
+//! with its page, so there are no shared readers to count. Sealing bounds what is kept twice to the pages still open.
 
+pub mod cli;
+pub mod clock;
+pub mod config;
 pub mod domain;
+pub mod http;
+pub mod lifecycle;
+pub mod pipeline;
 pub mod provider;
 pub mod sim;
+pub mod store;
+pub mod telemetry;
+pub mod worker;

@@ -1,1 +1,211 @@
 //! A batch: what its client asked for as a whole, and how far it is.
+
+use crate::domain::{
+    json,
+    problem::{Problem, quote},
+    reader::{MAX_CAP, Reader},
+};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+
+pub use crate::domain::reader::{ANTHROPIC_VERSIONS, Fields, HeaderFields};
+
+/// How the batch deals with the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheMode {
+    /// Read, join, store.
+    #[default]
+    Use,
+    /// Ask again, then replace.
+    Refresh,
+    /// Neither read nor join; the answer still enters the cache if its key is free.
+    Bypass,
+    /// Never call a provider: a miss is a failure.
+    Only,
+    /// Neither read, join nor store.
+    Off,
+}
+
+/// What identical prompts of one batch are to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Repeats {
+    /// Independent samples, each asked for itself.
+    #[default]
+    Sample,
+    /// One question with one answer.
+    Share,
+}
+
+/// Part of the key only: another salt, another answer. `"1"` and `1` are two, `1` and `1.0` one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Salt(Value);
+
+impl Salt {
+    /// None if it is neither a string nor a number.
+    pub fn new(value: Value) -> Option<Salt> {
+        (value.is_string() || value.is_number()).then_some(Salt(value))
+    }
+
+    pub fn value(&self) -> &Value {
+        &self.0
+    }
+}
+
+/// One of the batch's own fields as it stands in the body, cut out and not yet read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldText {
+    pub name: String,
+    /// The header's line in an NDJSON body, from 1.
+    pub line: Option<u64>,
+    /// One JSON value.
+    pub bytes: Bytes,
+}
+
+/// The batch's own fields, read. Absent here because not built yet: run, on_invalid, deadline, max_age, max_cost_usd.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// What prompts get that do not say it themselves.
+    pub fields: Fields,
+    /// At most this many prompts per provider batch.
+    pub chunk: Option<u64>,
+    pub salt: Option<Salt>,
+    /// Answers per prompt.
+    pub samples: u64,
+    pub repeats: Repeats,
+    pub cache: CacheMode,
+    pub metadata: BTreeMap<String, String>,
+    /// A default for prompts could not be read: what they lack is no problem of theirs.
+    pub(super) faulty: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            fields: Fields::default(),
+            chunk: None,
+            salt: None,
+            samples: 1,
+            repeats: Repeats::default(),
+            cache: CacheMode::default(),
+            metadata: BTreeMap::new(),
+            faulty: false,
+        }
+    }
+}
+
+impl Options {
+    /// Results a batch may have: prompts times samples.
+    pub const MAX_RESULTS: u64 = 1_000_000;
+    pub const MAX_SAMPLES: u64 = 1_000;
+
+    /// Reads the fields in the order they came; of those with one name the last. A null is a field not given.
+    /// With problems the options are still good for checking the prompts, so that one answer tells of everything.
+    pub fn parse(fields: &[FieldText]) -> (Options, Vec<Problem>) {
+        let last: HashMap<&str, usize> = fields.iter().enumerate().map(|(n, field)| (field.name.as_str(), n)).collect();
+        let mut options = Options::default();
+        let mut problems = Vec::new();
+        for (n, field) in fields.iter().enumerate() {
+            if last[field.name.as_str()] != n {
+                continue;
+            }
+            let mut reader = Reader::new("", field.line);
+            match json::parse(&field.bytes) {
+                Ok(value) => options.take(&mut reader, &field.name, value),
+                Err(fault) => {
+                    reader.note(&format!("{}{}", crate::domain::problem::join("", &field.name), fault.pointer()), fault.message());
+                }
+            }
+            let shared = matches!(field.name.as_str(), "model" | "max_tokens" | "params" | "headers");
+            options.faulty |= shared && !reader.problems.is_empty();
+            problems.append(&mut reader.problems);
+        }
+        (options, problems)
+    }
+
+    fn take(&mut self, reader: &mut Reader, name: &str, value: Value) {
+        match name {
+            "prompts" => reader.note("/prompts", "in NDJSON each prompt is a line of its own: put them behind the header"),
+            "batch" => reader.note("/batch", "this is the header of an NDJSON body: put its members directly into the body"),
+            "chunk" | "salt" | "samples" | "repeats" | "cache" | "metadata" if value.is_null() => {}
+            "model" | "max_tokens" | "params" | "headers" if value.is_null() => {}
+            "chunk" => self.chunk = reader.integer("/chunk", &value, 1..=1_000_000_000),
+            "salt" => {
+                self.salt = Salt::new(value);
+                if self.salt.is_none() {
+                    reader.note("/salt", "must be a string or a number");
+                }
+            }
+            "samples" => {
+                self.samples = reader.integer("/samples", &value, 1..=Options::MAX_SAMPLES).unwrap_or(1);
+            }
+            "repeats" => {
+                let words = [("sample", Repeats::Sample), ("share", Repeats::Share)];
+                self.repeats = reader.word("/repeats", &value, &words).unwrap_or_default();
+            }
+            "cache" => self.cache = reader.word("/cache", &value, &CACHE_MODES).unwrap_or_default(),
+            "metadata" => self.metadata = metadata(reader, value),
+            _ if reader.shared(&mut self.fields, name, value) => self.check_params(reader),
+            _ => reader.unknown("", name),
+        }
+    }
+
+    /// Told once here, not once per prompt.
+    fn check_params(&mut self, reader: &mut Reader) {
+        let params = &mut self.fields.params;
+        if params.get("stream") == Some(&Value::Bool(true)) {
+            params.remove("stream");
+            reader.note("/params/stream", NO_STREAM);
+        }
+        if let Some(model) = params.remove("model")
+            && let Some(model) = reader.model("/params/model", model)
+        {
+            params.insert("model".into(), model.into());
+        }
+        let cap = params.get("max_tokens").filter(|cap| !cap.is_null()).cloned();
+        if cap.is_some_and(|cap| reader.integer("/params/max_tokens", &cap, 1..=MAX_CAP).is_none()) {
+            self.fields.params.remove("max_tokens");
+        }
+    }
+}
+
+pub(super) const NO_STREAM: &str = "a batch cannot stream: leave `stream` out";
+
+const CACHE_MODES: [(&str, CacheMode); 5] = [
+    ("use", CacheMode::Use),
+    ("refresh", CacheMode::Refresh),
+    ("bypass", CacheMode::Bypass),
+    ("only", CacheMode::Only),
+    ("off", CacheMode::Off),
+];
+
+fn metadata(reader: &mut Reader, value: Value) -> BTreeMap<String, String> {
+    const PAIRS: usize = 16;
+    const KEY: usize = 64;
+    const TEXT: usize = 512;
+    let members = reader.object("/metadata", value).unwrap_or_default();
+    if members.len() > PAIRS {
+        reader.note("/metadata", format!("has {} pairs: at most {PAIRS} are kept", members.len()));
+        return BTreeMap::new();
+    }
+    let mut pairs = BTreeMap::new();
+    for (key, value) in members {
+        let pointer = crate::domain::problem::join("/metadata", &key);
+        match value {
+            _ if key.is_empty() || key.chars().count() > KEY => {
+                reader.note(&pointer, format!("the key {} must have 1 to {KEY} characters", quote(&key)));
+            }
+            Value::String(text) if text.chars().count() <= TEXT => {
+                pairs.insert(key, text);
+            }
+            _ => reader.note(&pointer, format!("must be a string of at most {TEXT} characters")),
+        }
+    }
+    pairs
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,292 @@
-//! The lives of a chunk, its wire tag, and the ledger its results are entered in.
+//! The lives of a chunk, and the ledger its results are entered in.
+//!
+//! ```text
+//!     planned --claim--> submitting --provider accepted--> running --provider ended--> harvested --MULTI--> settled
+//!        ^                   |   \                            |
+//!        |  refused, throttled|    \ answer lost               | 404, unknown status: still running, with patience
+//!        +-------------------+     v                          v
+//!        ^                      in doubt --found--> running   deadline passed: cancel, harvest what exists
+//!        +---- not found, looked twice ----+
+//! ```
+//!
+//! What a harvest leaves unanswered and is worth retrying becomes a new planned chunk; the rest are failures, per prompt.
+//! There is no list of results here: a result belongs to a question, whichever line, file or retry it came in.
+
+use super::{
+    id::WireTag,
+    key::CacheKey,
+    outcome::{Failure, Usage},
+    prompt::{ApiHeaders, Endpoint},
+};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+
+/// What a provider batch may not mix: prompts of one lane travel together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Lane {
+    pub account: String,
+    pub endpoint: Endpoint,
+    /// None where a batch may mix models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(default)]
+    pub headers: ApiHeaders,
+}
+
+/// Where a chunk is in its life, with what is known there and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChunkState {
+    Planned,
+    /// The intent to create a provider batch is written; whether it was created is known to nobody yet.
+    /// `newest_before`: the account's newest batch just before, as the adapter wrote it down for its own search.
+    Submitting { newest_before: Option<String> },
+    /// The create's answer was lost. `looks`: how often the provider's list was searched in vain.
+    InDoubt { newest_before: Option<String>, looks: u32 },
+    Running { remote: String },
+    /// The provider batch has ended; its results can be read. `looked`: once already, and lines were missing.
+    Harvested { remote: String, sources: Vec<String>, looked: bool },
+    Settled,
+}
+
+impl ChunkState {
+    /// The word in Redis, logs and metrics.
+    pub fn word(&self) -> &'static str {
+        match self {
+            ChunkState::Planned => "planned",
+            ChunkState::Submitting { .. } => "submitting",
+            ChunkState::InDoubt { .. } => "in_doubt",
+            ChunkState::Running { .. } => "running",
+            ChunkState::Harvested { .. } => "harvested",
+            ChunkState::Settled => "settled",
+        }
+    }
+}
+
+/// Where answers of one key are wanted: a result page of the batch, and how many of its results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub page: u32,
+    pub results: u32,
+}
+
+/// One question of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    pub key: CacheKey,
+    /// Never empty; the first is where the question stands in the spool. More than one only with `repeats: share`.
+    pub places: Vec<Place>,
+    /// Calls the provider failed, so far.
+    pub attempts: u8,
+    /// A complete download lacked this question once already.
+    pub missed: bool,
+}
+
+impl Item {
+    pub fn results(&self) -> u32 {
+        self.places.iter().map(|place| place.results).sum()
+    }
+}
+
+/// The wire id of a question in a chunk: tag, store mark, key; 60 characters of every provider's alphabet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireIds {
+    tag: WireTag,
+    may_enter_cache: bool,
+}
+
+impl WireIds {
+    /// Characters of every wire id.
+    pub const LEN: usize = WireTag::LEN + 1 + CacheKey::TEXT_LEN;
+
+    pub fn new(tag: WireTag, may_enter_cache: bool) -> WireIds {
+        WireIds { tag, may_enter_cache }
+    }
+
+    pub fn write(&self, key: &CacheKey) -> String {
+        let mark = if self.may_enter_cache { '-' } else { '_' };
+        format!("{}{mark}{key}", self.tag.as_str())
+    }
+
+    /// The key a wire id names, if it is one of this chunk's.
+    pub fn read(&self, custom_id: &str) -> Option<CacheKey> {
+        let rest = custom_id.strip_prefix(self.tag.as_str())?;
+        CacheKey::parse(rest.strip_prefix(['-', '_'])?)
+    }
+}
+
+/// What a provider said of one question, without the answer's body: bodies are staged in Redis as they arrive.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    Answered(Usage),
+    Failed(Failure),
+    /// Not executed because the provider batch was cancelled.
+    Canceled,
+    /// Not executed because the provider's window closed.
+    Expired,
+    /// Nothing was said.
+    Missing,
+}
+
+/// What entering a line into the ledger meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// The first word on this question: keep it.
+    First,
+    /// A success after a failure: it replaces what was there.
+    Better,
+    /// Nothing new: the first success stays.
+    Repeat,
+    /// Not one of this chunk's questions.
+    Stray,
+}
+
+/// Every question of one submitted chunk, and what has been said of it. Opens once, closes once.
+#[derive(Debug)]
+pub struct Ledger {
+    ids: WireIds,
+    said: HashMap<CacheKey, Verdict>,
+    /// Lines that name no question of ours.
+    strays: u64,
+}
+
+impl Ledger {
+    pub fn open(ids: WireIds, items: &[Item]) -> Ledger {
+        Ledger { ids, said: items.iter().map(|item| (item.key, Verdict::Missing)).collect(), strays: 0 }
+    }
+
+    /// Enters what a line says; a success beats a failure whatever the order, and among successes the first stays.
+    pub fn record(&mut self, custom_id: &str, verdict: Verdict) -> (Recorded, Option<CacheKey>) {
+        let Some((key, entry)) =
+            self.ids.read(custom_id).and_then(|key| self.said.get_mut(&key).map(|entry| (key, entry)))
+        else {
+            self.strays += 1;
+            return (Recorded::Stray, None);
+        };
+        let recorded = match (&*entry, &verdict) {
+            (Verdict::Missing, _) => Recorded::First,
+            (Verdict::Answered(_), _) => Recorded::Repeat,
+            (Verdict::Failed(_) | Verdict::Canceled | Verdict::Expired, Verdict::Answered(_)) => Recorded::Better,
+            (Verdict::Failed(_) | Verdict::Canceled | Verdict::Expired, _) => Recorded::Repeat,
+        };
+        if matches!(recorded, Recorded::First | Recorded::Better) {
+            *entry = verdict;
+        }
+        (recorded, Some(key))
+    }
+
+    pub fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    /// True if not one line was ours although there were lines: the batch read was another's.
+    pub fn is_foreign(&self) -> bool {
+        self.strays > 0 && self.said.values().all(|verdict| *verdict == Verdict::Missing)
+    }
+
+    /// Total: every question of the chunk has a verdict, the unanswered ones [`Verdict::Missing`].
+    pub fn close(self) -> ClosedLedger {
+        ClosedLedger { said: self.said.into_iter().collect() }
+    }
+}
+
+/// A ledger that takes no more lines; only from one of these can a chunk be settled.
+#[derive(Debug)]
+pub struct ClosedLedger {
+    said: BTreeMap<CacheKey, Verdict>,
+}
+
+impl ClosedLedger {
+    /// A ledger with one verdict for all questions: a chunk that never came to be read.
+    pub fn unanimous(items: &[Item], verdict: &Verdict) -> ClosedLedger {
+        ClosedLedger { said: items.iter().map(|item| (item.key, verdict.clone())).collect() }
+    }
+
+    /// Verdicts for some questions (an input file's faulty lines); the rest are to be asked again, at no cost of theirs.
+    pub fn faults(items: &[Item], faults: &HashMap<CacheKey, Failure>) -> ClosedLedger {
+        let verdict = |key| faults.get(key).map_or(Verdict::Expired, |failure| Verdict::Failed(failure.clone()));
+        ClosedLedger { said: items.iter().map(|item| (item.key, verdict(&item.key))).collect() }
+    }
+
+    pub fn has_missing(&self, items: &[Item]) -> bool {
+        items.iter().any(|item| !item.missed && self.said.get(&item.key) == Some(&Verdict::Missing))
+    }
+
+    pub fn verdict(&self, key: &CacheKey) -> Option<&Verdict> {
+        self.said.get(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::outcome::FailureCode;
+    use proptest::prelude::*;
+
+    fn key(n: u8) -> CacheKey {
+        CacheKey::from_bytes([n; 32])
+    }
+
+    fn items(count: u8) -> Vec<Item> {
+        (0..count)
+            .map(|n| Item { key: key(n), places: vec![Place { page: 0, results: 1 }], attempts: 0, missed: false })
+            .collect()
+    }
+
+    fn ids() -> WireIds {
+        WireIds::new(WireTag::new("test", "default", &[1; 9]), true)
+    }
+
+    fn failed() -> Verdict {
+        Verdict::Failed(Failure::ours(FailureCode::ServerError, "no"))
+    }
+
+    #[test]
+    fn a_wire_id_is_sixty_characters_of_every_providers_alphabet() {
+        let id = ids().write(&key(9));
+        assert_eq!(id.len(), WireIds::LEN);
+        assert!(id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'));
+        assert_eq!(ids().read(&id), Some(key(9)));
+    }
+
+    #[test]
+    fn a_line_of_another_chunk_is_a_stray() {
+        let other = WireIds::new(WireTag::new("test", "default", &[2; 9]), true);
+        let mut ledger = Ledger::open(ids(), &items(2));
+        let (recorded, _) = ledger.record(&other.write(&key(0)), Verdict::Answered(Usage::default()));
+        assert_eq!(recorded, Recorded::Stray);
+        assert!(ledger.is_foreign());
+    }
+
+    #[test]
+    fn a_success_beats_a_failure_whatever_the_order() {
+        let answered = Verdict::Answered(Usage { input_tokens: 1, ..Usage::default() });
+        for lines in [[failed(), answered.clone()], [answered.clone(), failed()]] {
+            let mut ledger = Ledger::open(ids(), &items(1));
+            for verdict in lines {
+                ledger.record(&ids().write(&key(0)), verdict);
+            }
+            assert_eq!(ledger.close().verdict(&key(0)), Some(&answered));
+        }
+    }
+
+    proptest! {
+        /// Any order, repetition and omission of lines: each question keeps its own answer, or is missing.
+        #[test]
+        fn every_question_keeps_its_own_answer(lines in prop::collection::vec(0u8..8, 0..40)) {
+            let mut ledger = Ledger::open(ids(), &items(8));
+            for n in &lines {
+                let usage = Usage { input_tokens: u64::from(*n), ..Usage::default() };
+                ledger.record(&ids().write(&key(*n)), Verdict::Answered(usage));
+            }
+            let closed = ledger.close();
+            for n in 0..8 {
+                let expected = if lines.contains(&n) {
+                    Verdict::Answered(Usage { input_tokens: u64::from(n), ..Usage::default() })
+                } else {
+                    Verdict::Missing
+                };
+                prop_assert_eq!(closed.verdict(&key(n)), Some(&expected));
+            }
+        }
+    }
+}

@@ -3,7 +3,14 @@
 pub mod batch;
 pub mod canonical;
 pub mod chunk;
+pub mod id;
+pub mod json;
 pub mod key;
 pub mod limits;
 pub mod outcome;
+pub mod problem;
+pub mod progress;
 pub mod prompt;
+mod reader;
+pub mod route;
+pub mod settlement;

@@ -10,9 +10,22 @@ use crate::domain::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::{future::BoxFuture, stream::BoxStream};
+use futures_util::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
+
+pub mod anthropic;
+mod download;
+mod faults;
+mod harvest;
+mod json;
+mod lines;
+pub mod openai;
+mod parcel;
+pub mod registry;
+pub mod secret;
+mod transport;
+mod verdict;
 
 /// One configured provider account and its batch API.
 #[async_trait]
@@ -43,13 +56,14 @@ pub trait BatchProvider: Send + Sync {
     async fn find(&self, doubt: &Doubt) -> Result<Vec<Candidate>, CallError>;
 
     /// The id and creation time of the newest batch of this account: what `find` counts as "before" (Anthropic only).
-    async fn newest(&self) -> Result<Option<RemoteId>, CallError>;
+    async fn newest(&self) -> Result<Option<Newest>, CallError>;
 
     /// Removes what `upload` left, once the chunk is settled. Best effort.
     async fn discard(&self, input: &InputFile) -> Result<(), CallError>;
 }
 
 /// A chunk on its way out: everything a provider needs to build its batch.
+#[derive(Clone)]
 pub struct Parcel {
     pub chunk: String,
     pub deployment: String,
@@ -169,7 +183,16 @@ pub struct Doubt {
     pub prompts: usize,
     pub input: Option<InputFile>,
     /// The newest batch listed just before the create (Anthropic); only newer ones are candidates.
-    pub newest_before: Option<RemoteId>,
+    pub newest_before: Option<Newest>,
+}
+
+/// A batch that was there before. The time, by the provider's clock, still tells older from newer when the batch itself
+/// has been deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Newest {
+    pub remote: RemoteId,
+    /// RFC 3339, as the provider wrote it.
+    pub created_at: Option<String>,
 }
 
 /// A batch that may be ours.
@@ -207,4 +230,21 @@ pub enum CreateError {
     /// Sent, and no readable answer: created or not, only looking will tell.
     #[error("{detail}")]
     Unknown { detail: String },
+}
+
+/// A status word nobody knew when this was written: the batch is taken as running, and somebody is told.
+fn unknown_status(provider: &'static str, remote: &RemoteId, word: &str) {
+    metrics::counter!("batchgate_unknown_status_total", "provider" => provider).increment(1);
+    tracing::warn!(provider, remote = remote.0, word = json::shortened(word, 64), "unknown batch status");
+}
+
+/// The outcome of a cancel call: refused with 400 or 409 it is still well if the batch has ended by itself.
+async fn canceled(provider: &dyn BatchProvider, remote: &RemoteId, call: Result<(), CallError>) -> Result<(), CallError> {
+    match call {
+        Err(error @ (CallError::Refused { status: 400, .. } | CallError::Again { .. })) => match provider.status(remote).await {
+            Ok(RemoteStatus::Ended(_) | RemoteStatus::Refused(_)) => Ok(()),
+            Ok(RemoteStatus::Running { .. }) | Err(_) => Err(error),
+        },
+        other => other,
+    }
 }

@@ -1,0 +1,154 @@
+//! The composition root: from a configuration to a running gateway, and to its end.
+
+use super::private_redis::PrivateRedis;
+use crate::{
+    config::{Config, Role},
+    http::{self, App, Auth},
+    lifecycle::{self, Heartbeats, Tasks},
+    pipeline::Gateway,
+    provider::{
+        BatchProvider,
+        registry::{Account, Kind},
+    },
+    domain::route::ProviderKind,
+    store::Store,
+    telemetry, worker,
+};
+use anyhow::Context;
+use std::{collections::BTreeMap, path::{Path, PathBuf}, sync::Arc, time::Duration};
+use tokio::{net::TcpListener, sync::Semaphore};
+
+/// After the first signal, steps in hand get this long; answers being streamed do too.
+const DRAIN: Duration = Duration::from_secs(25);
+
+/// Run the gateway: API and worker in one process
+#[derive(clap::Args, Debug)]
+pub struct ServeArgs {
+    /// Which parts run in this process
+    #[arg(long, value_enum, default_value_t)]
+    role: Role,
+    /// A file for what is a table: providers
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Serves until told to stop. `Ok(false)`: something was still running at the end of the drain.
+pub async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
+    let config = Config::load(args.config.as_deref()).map_err(|mistakes| {
+        anyhow::anyhow!("{} mistake(s) in the configuration:\n  {}", mistakes.len(), mistakes.join("\n  "))
+    })?;
+    telemetry::install_log(&config.log, config.log_format);
+    let (private, url) = redis(&config).await?;
+    let listener = TcpListener::bind(config.listen).await.with_context(|| format!("listen on {}", config.listen))?;
+    let served = serve(&config, args.role, &url, listener).await;
+    if let Some(private) = private {
+        private.stop().await?;
+    }
+    served
+}
+
+/// The configured Redis, or a private one: only on a loopback listener, and said loudly.
+async fn redis(config: &Config) -> anyhow::Result<(Option<PrivateRedis>, String)> {
+    if let Some(url) = &config.redis_url {
+        return Ok((None, url.clone()));
+    }
+    let home = Path::new("batchgate-data");
+    tracing::warn!(data = %home.display(), "BATCHGATE_REDIS_URL is not set: starting a private redis-server, with its data here");
+    let private = PrivateRedis::start(home).await?;
+    let url = private.url();
+    Ok((Some(private), url))
+}
+
+async fn serve(config: &Config, role: Role, redis_url: &str, listener: TcpListener) -> anyhow::Result<bool> {
+    let gateway = Arc::new(gateway(config, redis_url).await?);
+    let (tasks, beats) = (Tasks::default(), Heartbeats::default());
+    let app = App {
+        gateway: Arc::clone(&gateway),
+        tasks: tasks.clone(),
+        beats: beats.clone(),
+        auth: Arc::new(auth(config)),
+        metrics: telemetry::install_metrics(),
+        uploads: Arc::new(Semaphore::new(config.max_uploads)),
+        max_body: config.max_body,
+        has_worker: role != Role::Api,
+    };
+    let (term, again) = (lifecycle::signal()?, lifecycle::signal()?);
+    if role != Role::Api {
+        worker::start(&gateway, &tasks, &beats, config.workers);
+    }
+    let address = listener.local_addr()?;
+    let server = axum::serve(NoDelay(listener), http::router(app)).with_graceful_shutdown({
+        let tasks = tasks.clone();
+        async move { tasks.stopped().await }
+    });
+    let server = tasks.spawn(async move { server.await });
+    tracing::info!(%address, ?role, "ready");
+    let crashed = tokio::select! {
+        () = term => false,
+        () = tasks.crashed() => true,
+    };
+    tracing::info!("stopping: no new work; steps in hand finish");
+    tasks.stop();
+    let drained = tokio::select! {
+        drained = tasks.drained(DRAIN) => drained,
+        () = second(again) => false,
+    };
+    server.abort();
+    tracing::info!(drained, "stopped");
+    anyhow::ensure!(!crashed, "a loop ended by itself; see the log");
+    Ok(drained)
+}
+
+/// The second signal: the first one wakes this listener too.
+async fn second(first: impl Future<Output = ()>) {
+    first.await;
+    if let Ok(next) = lifecycle::signal() {
+        next.await;
+    }
+}
+
+async fn gateway(config: &Config, redis_url: &str) -> anyhow::Result<Gateway> {
+    let mut providers: BTreeMap<String, Arc<dyn BatchProvider>> = BTreeMap::new();
+    for account in &config.accounts {
+        let kind = match account.route.kind {
+            ProviderKind::AnthropicBatch => Kind::Anthropic,
+            ProviderKind::OpenAiBatch => Kind::OpenAi,
+        };
+        let adapter = Account {
+            name: account.route.account.clone(),
+            kind,
+            base_url: account.base_url.clone(),
+            api_keys: account.api_keys.clone(),
+            stall: config.stall,
+            create_timeout: config.create_timeout,
+        };
+        providers.insert(account.route.account.clone(), adapter.connect()?);
+    }
+    let settings = config.settings.clone();
+    let store = Store::connect(redis_url, &settings.namespace).await.context("connect to redis")?;
+    Ok(Gateway { store, providers, routes: config.routes(), settings })
+}
+
+fn auth(config: &Config) -> Auth {
+    if config.key_hashes.is_empty() { Auth::Open } else { Auth::Keys(config.key_hashes.clone()) }
+}
+
+/// Small answers must not wait for a full packet.
+struct NoDelay(TcpListener);
+
+impl axum::serve::Listener for NoDelay {
+    type Io = tokio::net::TcpStream;
+    type Addr = std::net::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "set TCP_NODELAY");
+        }
+        (stream, address)
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
+}

@@ -1,0 +1,17 @@
+//! Wall time as a value. LEAF: nothing else reads the clock, so that a test can say what time it is.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Unix milliseconds.
+pub type Millis = u64;
+
+pub fn now_ms() -> Millis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
+}
+
+/// RFC 3339 in UTC, to the millisecond.
+pub fn rfc3339(ms: Millis) -> String {
+    let at = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    at.unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+}

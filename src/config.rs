@@ -1,0 +1,358 @@
+//! The configuration: one struct, read from the environment and an optional file, all mistakes told together.
+//! The only place that reads the environment. Flags win over environment over file; secrets never print.
+
+mod value;
+
+use crate::{
+    domain::route::{DEFAULT_ANTHROPIC_MODELS, DEFAULT_OPENAI_MODELS, Glob, ProviderKind, Route, Routes, who},
+    pipeline::Settings,
+    provider::secret::Secret,
+    telemetry::LogFormat,
+};
+use serde::Deserialize;
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, str::FromStr, time::Duration};
+use value::{duration, key_hash, size};
+
+/// Which parts of the gateway run in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Role {
+    #[default]
+    All,
+    Api,
+    Worker,
+}
+
+/// Everything a gateway process is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `BATCHGATE_LISTEN` (127.0.0.1:8080).
+    pub listen: SocketAddr,
+    /// `BATCHGATE_REDIS_URL`; absent on a loopback listener: a private redis-server is started.
+    pub redis_url: Option<String>,
+    /// `BATCHGATE_KEY_HASHES`: `sha256:<64 hex digits>`, comma-separated; empty: open, on loopback only.
+    pub key_hashes: Vec<[u8; 32]>,
+    pub accounts: Vec<AccountConfig>,
+    /// `BATCHGATE_WORKERS` (8): chunks stepped at once.
+    pub workers: usize,
+    /// `BATCHGATE_MAX_BODY` (4GiB).
+    pub max_body: u64,
+    /// `BATCHGATE_MAX_UPLOADS` (4): bodies read at once; more wait.
+    pub max_uploads: usize,
+    /// `BATCHGATE_STALL` (15s): no byte moved on a provider connection.
+    pub stall: Duration,
+    /// `BATCHGATE_CREATE_TIMEOUT` (10m).
+    pub create_timeout: Duration,
+    /// `BATCHGATE_LOG` (info): a tracing filter.
+    pub log: String,
+    /// `BATCHGATE_LOG_FORMAT` (text): text or json.
+    pub log_format: LogFormat,
+    pub settings: Settings,
+}
+
+/// One provider account.
+#[derive(Clone, Debug)]
+pub struct AccountConfig {
+    pub route: Route,
+    pub base_url: String,
+    pub api_keys: Vec<Secret>,
+}
+
+/// The file's tables; scalars are environment only.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    providers: Vec<FileProvider>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileProvider {
+    name: String,
+    kind: ProviderKind,
+    base_url: Option<String>,
+    #[serde(default)]
+    api_key_env: Vec<String>,
+    models: Option<Vec<String>>,
+}
+
+impl Config {
+    /// Reads the process's environment, and the file named by `path` or `BATCHGATE_CONFIG`.
+    ///
+    /// # Errors
+    /// Every mistake, each naming its setting and remedy.
+    pub fn load(path: Option<&Path>) -> Result<Config, Vec<String>> {
+        #[expect(clippy::disallowed_methods, reason = "config is the one place that reads the environment")]
+        let environment: BTreeMap<String, String> = std::env::vars().collect();
+        let path = path.map(Path::to_owned).or_else(|| environment.get("BATCHGATE_CONFIG").map(Into::into));
+        let text = match path.map(|path| (std::fs::read_to_string(&path), path)) {
+            None => String::new(),
+            Some((Ok(text), _)) => text,
+            Some((Err(why), path)) => return Err(vec![format!("read {}: {why}", path.display())]),
+        };
+        Config::parse(&environment, &text)
+    }
+
+    /// From a map and a file's text: what tests use.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(environment: &BTreeMap<String, String>, file: &str) -> Result<Config, Vec<String>> {
+        let mut reader = Reader { environment, mistakes: Vec::new() };
+        let config = reader.config(file);
+        if reader.mistakes.is_empty() { Ok(config) } else { Err(reader.mistakes) }
+    }
+
+    pub fn routes(&self) -> Routes {
+        Routes::new(self.accounts.iter().map(|account| account.route.clone()).collect())
+    }
+}
+
+struct Reader<'a> {
+    environment: &'a BTreeMap<String, String>,
+    mistakes: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn config(&mut self, file: &str) -> Config {
+        let seconds = Duration::from_secs;
+        let stall = self.read("BATCHGATE_STALL", duration, seconds(15));
+        let lease = self.read("BATCHGATE_LEASE", duration, seconds(30));
+        if lease < stall * 2 {
+            self.mistakes.push(format!(
+                "BATCHGATE_LEASE ({lease:?}) must be at least twice BATCHGATE_STALL ({stall:?}): \
+                 a worker that waits for a stalled provider would lose its chunk"
+            ));
+        }
+        let (poll_min, poll_max) =
+            (self.read("BATCHGATE_POLL_MIN", duration, seconds(5)), self.read("BATCHGATE_POLL_MAX", duration, seconds(60)));
+        if poll_min.is_zero() || poll_max < poll_min {
+            self.mistakes.push("BATCHGATE_POLL_MIN must be above zero and at most BATCHGATE_POLL_MAX".to_owned());
+        }
+        let listen = self.read("BATCHGATE_LISTEN", parsed, SocketAddr::from(([127, 0, 0, 1], 8080)));
+        let key_hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
+        if key_hashes.is_empty() && !listen.ip().is_loopback() {
+            self.mistakes.push(format!(
+                "no key is configured and {listen} is not a loopback address: set BATCHGATE_KEY_HASHES \
+                 (`batchgate key new TEAM` prints one), or listen on 127.0.0.1"
+            ));
+        }
+        let redis_url = self.text("BATCHGATE_REDIS_URL");
+        if redis_url.is_none() && !listen.ip().is_loopback() {
+            self.mistakes.push("BATCHGATE_REDIS_URL is required unless the listener is a loopback address".to_owned());
+        }
+        let settings = Settings {
+            deployment: self.text("BATCHGATE_DEPLOYMENT").unwrap_or_else(|| "default".to_owned()),
+            namespace: "default".to_owned(),
+            chunk: self.positive("BATCHGATE_CHUNK", 5_000),
+            chunk_bytes: self.read("BATCHGATE_CHUNK_BYTES", size, 64 << 20),
+            attempts: u8::try_from(self.positive("BATCHGATE_ATTEMPTS", 3)).unwrap_or(u8::MAX),
+            poll_min,
+            poll_max,
+            lease,
+            cache_ttl: self.read("BATCHGATE_CACHE_TTL", duration, seconds(30 * 86_400)),
+            retention: self.read("BATCHGATE_RETENTION", duration, seconds(30 * 86_400)),
+            deadline: seconds(72 * 3_600),
+        };
+        let log_format = self.read("BATCHGATE_LOG_FORMAT", log_format, LogFormat::Text);
+        Config {
+            listen,
+            redis_url,
+            key_hashes,
+            accounts: self.accounts(file),
+            workers: self.positive("BATCHGATE_WORKERS", 8),
+            max_body: self.read("BATCHGATE_MAX_BODY", size, 4 << 30),
+            max_uploads: self.positive("BATCHGATE_MAX_UPLOADS", 4),
+            stall,
+            create_timeout: self.read("BATCHGATE_CREATE_TIMEOUT", duration, seconds(600)),
+            log: self.text("BATCHGATE_LOG").unwrap_or_else(|| "info".to_owned()),
+            log_format,
+            settings,
+        }
+    }
+
+    // Providers: the file's table, else the two whose key is in the environment.
+
+    fn accounts(&mut self, file: &str) -> Vec<AccountConfig> {
+        let file: File = match toml::from_str(file) {
+            Ok(file) => file,
+            Err(why) => {
+                self.mistakes.push(format!("the configuration file: {}", why.to_string().trim()));
+                return Vec::new();
+            }
+        };
+        let accounts = if file.providers.is_empty() { self.default_accounts() } else { self.file_accounts(file.providers) };
+        if accounts.is_empty() && self.mistakes.is_empty() {
+            self.mistakes.push("no provider: set ANTHROPIC_API_KEY or OPENAI_API_KEY, or [[providers]] in the file".to_owned());
+        }
+        accounts
+    }
+
+    fn default_accounts(&mut self) -> Vec<AccountConfig> {
+        let table = [
+            ("anthropic", ProviderKind::AnthropicBatch, "ANTHROPIC", DEFAULT_ANTHROPIC_MODELS),
+            ("openai", ProviderKind::OpenAiBatch, "OPENAI", DEFAULT_OPENAI_MODELS),
+        ];
+        let mut accounts = Vec::new();
+        for (name, kind, prefix, models) in table {
+            let Some(key) = self.text(&format!("{prefix}_API_KEY")) else { continue };
+            let base_url = self.text(&format!("{prefix}_BASE_URL")).unwrap_or_else(|| default_base_url(kind).to_owned());
+            let models = models.iter().map(|model| (*model).to_owned()).collect();
+            accounts.extend(self.account(name, kind, base_url, vec![Secret::new(key)], models));
+        }
+        accounts
+    }
+
+    fn file_accounts(&mut self, providers: Vec<FileProvider>) -> Vec<AccountConfig> {
+        let mut accounts: Vec<AccountConfig> = Vec::new();
+        for provider in providers {
+            let name = &provider.name;
+            let fits = !name.is_empty() && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+            if !fits || accounts.iter().any(|account| account.route.account == *name) {
+                self.mistakes.push(format!("provider {name:?}: a name is unique, of a-z, 0-9 and -"));
+            }
+            let mut keys = Vec::new();
+            for variable in &provider.api_key_env {
+                match self.text(variable) {
+                    Some(key) => keys.push(Secret::new(key)),
+                    None => self.mistakes.push(format!("provider {name}: {variable} is not set")),
+                }
+            }
+            if provider.api_key_env.is_empty() {
+                self.mistakes.push(format!("provider {name}: name its key's variable in api_key_env"));
+            }
+            let base_url = provider.base_url.unwrap_or_else(|| default_base_url(provider.kind).to_owned());
+            let defaults = match provider.kind {
+                ProviderKind::AnthropicBatch => DEFAULT_ANTHROPIC_MODELS,
+                ProviderKind::OpenAiBatch => DEFAULT_OPENAI_MODELS,
+            };
+            let models =
+                provider.models.unwrap_or_else(|| defaults.iter().map(|model| (*model).to_owned()).collect());
+            accounts.extend(self.account(&provider.name, provider.kind, base_url, keys, models));
+        }
+        accounts
+    }
+
+    fn account(
+        &mut self,
+        name: &str,
+        kind: ProviderKind,
+        base_url: String,
+        api_keys: Vec<Secret>,
+        models: Vec<String>,
+    ) -> Option<AccountConfig> {
+        let globs: Result<Vec<Glob>, String> = models.iter().map(|model| Glob::parse(model)).collect();
+        match globs {
+            Ok(models) => {
+                let route = Route { account: name.to_owned(), who: who(name, &base_url), kind, models };
+                Some(AccountConfig { route, base_url, api_keys })
+            }
+            Err(why) => {
+                self.mistakes.push(format!("provider {name}: {why}"));
+                None
+            }
+        }
+    }
+
+    // Single settings.
+
+    /// A variable that is set to nothing is not set: compose files cannot say it otherwise.
+    fn text(&self, name: &str) -> Option<String> {
+        self.environment.get(name).filter(|text| !text.is_empty()).cloned()
+    }
+
+    fn read<T>(&mut self, name: &str, parse: impl Fn(&str) -> Result<T, String>, default: T) -> T {
+        match self.text(name).map(|text| parse(text.trim())) {
+            None => default,
+            Some(Ok(value)) => value,
+            Some(Err(why)) => {
+                self.mistakes.push(format!("{name}: {why}"));
+                default
+            }
+        }
+    }
+
+    fn positive(&mut self, name: &str, default: usize) -> usize {
+        let positive = |text: &str| match text.parse() {
+            Ok(number) if number > 0 => Ok(number),
+            _ => Err("must be a whole number above zero".to_owned()),
+        };
+        self.read(name, positive, default)
+    }
+
+    fn list<T>(&mut self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+        let text = self.text(name).unwrap_or_default();
+        let mut values = Vec::new();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            match parse(part) {
+                Ok(value) => values.push(value),
+                Err(why) => self.mistakes.push(format!("{name}: {why}")),
+            }
+        }
+        values
+    }
+}
+
+fn default_base_url(kind: ProviderKind) -> &'static str {
+    match kind {
+        ProviderKind::AnthropicBatch => "https://api.anthropic.com",
+        ProviderKind::OpenAiBatch => "https://api.openai.com/v1",
+    }
+}
+
+fn parsed<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|why| format!("{text:?}: {why}"))
+}
+
+fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("must be text or json".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(pairs: &[(&str, &str)], file: &str) -> Result<Config, Vec<String>> {
+        let environment = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Config::parse(&environment, file)
+    }
+
+    #[test]
+    fn the_defaults_are_the_documented_ones() {
+        let config = parse(&[("ANTHROPIC_API_KEY", "k")], "").expect("enough to start");
+        assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.settings.chunk, 5_000);
+        assert_eq!(config.settings.chunk_bytes, 64 << 20);
+        assert_eq!(config.accounts[0].route.who, "anthropic");
+    }
+
+    #[test]
+    fn all_mistakes_are_told_together() {
+        let given = [
+            ("BATCHGATE_LISTEN", "0.0.0.0:80"),
+            ("BATCHGATE_CHUNK", "0"),
+            ("BATCHGATE_LEASE", "1s"),
+            ("BATCHGATE_POLL_MIN", "soon"),
+            ("BATCHGATE_KEY_HASHES", "sha256:xyz"),
+        ];
+        let mistakes = parse(&given, "").expect_err("nothing of it holds");
+        for name in ["BATCHGATE_CHUNK", "BATCHGATE_LEASE", "BATCHGATE_POLL_MIN", "BATCHGATE_KEY_HASHES", "BATCHGATE_REDIS_URL"] {
+            assert!(mistakes.iter().any(|mistake| mistake.contains(name)), "{name}: {mistakes:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_names_providers_and_never_holds_their_keys() {
+        let file = "[[providers]]\nname = \"main\"\nkind = \"openai-batch\"\nbase_url = \"http://h/v1\"\n\
+                    api_key_env = [\"KEY_A\", \"KEY_B\"]\nmodels = [\"gpt-*\"]\n";
+        let config = parse(&[("KEY_A", "a"), ("KEY_B", "b")], file).expect("enough to start");
+        assert_eq!(config.accounts[0].api_keys.len(), 2);
+        assert_eq!(config.accounts[0].route.who, "main");
+        assert!(!format!("{config:?}").contains("\"a\""));
+        assert!(parse(&[], file).expect_err("keys are missing").iter().any(|mistake| mistake.contains("KEY_A")));
+    }
+}

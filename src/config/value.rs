@@ -1,0 +1,73 @@
+//! How values of settings are written: durations `250ms`, `5s`, `30d`; sizes `64MiB`; key hashes `sha256:<hex>`.
+
+use std::time::Duration;
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text)?;
+    let millis = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(format!("{text:?} is not a duration: write 250ms, 5s, 10m, 72h or 30d")),
+    };
+    number.checked_mul(millis).map(Duration::from_millis).ok_or_else(|| format!("{text:?} is too long"))
+}
+
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text)?;
+    let bytes = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err(format!("{text:?} is not a size: write 500, 64KiB, 64MiB or 4GiB")),
+    };
+    match number.checked_mul(bytes) {
+        Some(bytes) if bytes > 0 => Ok(bytes),
+        _ => Err(format!("{text:?} is out of range")),
+    }
+}
+
+fn split(text: &str) -> Result<(u64, &str), String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number = text[..end].parse().map_err(|_| format!("{text:?} does not begin with a whole number"))?;
+    Ok((number, &text[end..]))
+}
+
+pub(super) fn key_hash(text: &str) -> Result<[u8; 32], String> {
+    let wrong = || "a key hash is `sha256:` and 64 hex digits; `batchgate key new TEAM` prints one".to_owned();
+    let hex = text.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.is_ascii()).ok_or_else(wrong)?;
+    let mut hash = [0; 32];
+    for (at, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[at * 2..at * 2 + 2], 16).map_err(|_| wrong())?;
+    }
+    Ok(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_written() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("30d"), Ok(Duration::from_secs(30 * 86_400)));
+        assert_eq!(size("64MiB"), Ok(64 << 20));
+        for bad in ["", "5", "s", "-5s", "5 s", "99999999999999999999d"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+        for bad in ["", "0", "MiB", "5MB", "99999999999GiB"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_key_hash_is_64_hex_digits() {
+        assert_eq!(key_hash(&format!("sha256:{}", "0f".repeat(32))), Ok([0x0f; 32]));
+        for bad in ["", "sha256:", "sha256:zz", &format!("sha256:{}", "é".repeat(32))] {
+            assert!(key_hash(bad).is_err(), "{bad}");
+        }
+    }
+}

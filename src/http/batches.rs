@@ -1,0 +1,275 @@
+//! The native API's handlers for batches: extract, verb, reply.
+
+use super::{
+    App,
+    auth::Team,
+    body::{self, Incoming},
+    error::{ApiError, Code},
+    object,
+    query::Query,
+};
+use crate::{
+    domain::{id::BatchId, progress::Progress},
+    pipeline::{
+        self,
+        frames::Splitter,
+        submit::{BodyKind, Submission},
+    },
+    store::{
+        batches::Canceled,
+        idempotency::{FirstAnswer, KeyState, Lock},
+    },
+};
+use axum::{
+    Extension,
+    body::Body,
+    extract::{Path, RawQuery, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::Response,
+};
+use std::time::Duration;
+
+/// How long a request waits for its turn to be read.
+const TURN: Duration = Duration::from_secs(30);
+
+/// `POST /batches`
+pub(super) async fn submit(
+    State(app): State<App>,
+    Extension(team): Extension<Team>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    Query::parse(query.as_deref(), &[])?;
+    if app.tasks.stopping() {
+        return Err(ApiError::new(Code::Draining, "this gateway is shutting down; send it again"));
+    }
+    let kind = body_kind(&headers)?;
+    check_length(&headers, app.max_body)?;
+    let key = idempotency_key(&headers)?;
+    let incoming = Incoming::new(body, app.max_body, content_type(&headers));
+    // In a task of its own: a client that goes away must not leave a half-read upload behind.
+    let tasks = app.tasks.clone();
+    let accepting = tasks.spawn(async move { accept(&app, &team.0, kind, key, incoming).await });
+    accepting.await.unwrap_or_else(|_| Err(ApiError::new(Code::Unavailable, "this request hit a fault of ours")))
+}
+
+async fn accept(
+    app: &App,
+    team: &str,
+    kind: BodyKind,
+    key: Option<String>,
+    mut incoming: Incoming,
+) -> Result<Response, ApiError> {
+    let turn = tokio::time::timeout(TURN, app.uploads.acquire()).await;
+    let Ok(Ok(_turn)) = turn else {
+        return Err(ApiError::new(Code::Unavailable, "too many uploads at once (BATCHGATE_MAX_UPLOADS); try again"));
+    };
+    let lock = match &key {
+        None => None,
+        Some(key) => match app.gateway.store.take_key(team, key, &uuid::Uuid::now_v7().to_string()).await? {
+            KeyState::Free(lock) => Some(lock),
+            KeyState::Answered(first) => return replay(app, &first, incoming).await,
+            KeyState::InWork => {
+                incoming.drain().await;
+                let detail = "a request with this Idempotency-Key is still in work; ask again for its answer";
+                return Err(ApiError::new(Code::IdempotencyInProgress, detail));
+            }
+        },
+    };
+    let outcome = read_and_create(app, team, kind, lock.clone(), &mut incoming).await;
+    if outcome.is_err() {
+        if let Some(lock) = &lock
+            && let Err(error) = app.gateway.store.free_key(lock).await
+        {
+            tracing::warn!(%error, "free the idempotency key; it lapses by itself");
+        }
+        incoming.drain().await;
+    }
+    let (batch, progress) = outcome?;
+    let inline = object::is_inline(&progress).then_some(&progress);
+    let head = object::head(batch, &progress);
+    created(object::respond(&app.gateway, StatusCode::ACCEPTED, batch, &head, inline).await?, batch, false)
+}
+
+/// Reads the body to its end and makes the batch exist. On any error nothing of it is left.
+async fn read_and_create(
+    app: &App,
+    team: &str,
+    kind: BodyKind,
+    lock: Option<Lock>,
+    incoming: &mut Incoming,
+) -> Result<(BatchId, Progress), ApiError> {
+    let mut submission = Submission::begin(&app.gateway, team, kind, lock).await?;
+    match read(kind, incoming, &mut submission).await {
+        Ok(()) => Ok(submission.finish(&incoming.digest(), object::head).await?),
+        Err(error) => {
+            if let Err(left) = submission.abandon().await {
+                tracing::warn!(error = %left, "abandon upload; the sweeper will remove it");
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn read(kind: BodyKind, incoming: &mut Incoming, submission: &mut Submission<'_>) -> Result<(), ApiError> {
+    let mut splitter = match kind {
+        BodyKind::Json => Splitter::json(),
+        BodyKind::Ndjson => Splitter::ndjson(),
+    };
+    let mut frames = Vec::new();
+    while let Some(piece) = incoming.next().await? {
+        splitter.push(&piece, &mut frames)?;
+        for frame in frames.drain(..) {
+            submission.take(frame).await?;
+        }
+    }
+    splitter.finish(&mut frames)?;
+    for frame in frames {
+        submission.take(frame).await?;
+    }
+    Ok(())
+}
+
+/// The same key again: the first answer, whole, if it is the same request.
+async fn replay(app: &App, first: &FirstAnswer, mut incoming: Incoming) -> Result<Response, ApiError> {
+    incoming.skip().await?;
+    if incoming.digest() != first.request {
+        let detail = "this Idempotency-Key was used with another body: use a fresh key for a new request";
+        return Err(ApiError::new(Code::IdempotencyMismatch, detail));
+    }
+    let batch = BatchId::parse(&first.batch).ok_or_else(|| ApiError::new(Code::NotFound, "the batch is gone"))?;
+    let progress = app.gateway.store.progress(batch).await?;
+    // Results are inlined again if they were the first time: sealed pages never change.
+    let was_ended = !first.body.contains("\"ended_at\":null");
+    let inline = progress.filter(|progress| was_ended && object::is_inline(progress));
+    let answer = object::respond(&app.gateway, StatusCode::ACCEPTED, batch, &first.body, inline.as_ref()).await?;
+    created(answer, batch, true)
+}
+
+fn created(mut response: Response, batch: BatchId, replayed: bool) -> Result<Response, ApiError> {
+    let location = HeaderValue::from_str(&format!("/batches/{batch}")).expect("hex digits are a header value");
+    response.headers_mut().insert(header::LOCATION, location);
+    if replayed {
+        response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// `GET /batches/{id}`
+pub(super) async fn show(
+    State(app): State<App>,
+    Extension(team): Extension<Team>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let query = Query::parse(query.as_deref(), &["wait"])?;
+    let wait = Duration::from_secs(query.number("wait", 0..=60)?.unwrap_or(0));
+    let (batch, progress) = wait_for_end(&app, &team, &id, wait).await?;
+    let inline = object::is_inline(&progress).then_some(&progress);
+    object::respond(&app.gateway, StatusCode::OK, batch, &object::head(batch, &progress), inline).await
+}
+
+/// Looks until the batch has ended or the time is up: after 50 ms, 100 ms, 200 ms, 400 ms, then every half second.
+async fn wait_for_end(app: &App, team: &Team, id: &str, wait: Duration) -> Result<(BatchId, Progress), ApiError> {
+    let until = tokio::time::Instant::now() + wait;
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let (batch, progress) = find(app, team, id).await?;
+        let left = until.saturating_duration_since(tokio::time::Instant::now());
+        if progress.ended_at.is_some() || left.is_zero() || app.tasks.stopping() {
+            return Ok((batch, progress));
+        }
+        app.tasks.sleep(pause.min(left)).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// A batch of this team; anything else is a 404, be it unknown, another team's, or an id no batch can have.
+pub(super) async fn find(app: &App, team: &Team, id: &str) -> Result<(BatchId, Progress), ApiError> {
+    let unknown = || ApiError::new(Code::NotFound, "there is no such batch");
+    let batch = BatchId::parse(id).ok_or_else(unknown)?;
+    let progress = app.gateway.store.progress(batch).await?;
+    let progress = progress.filter(|progress| progress.team == team.0).ok_or_else(unknown)?;
+    Ok((batch, progress))
+}
+
+/// `POST /batches/{id}/cancel`
+pub(super) async fn cancel(
+    State(app): State<App>,
+    Extension(team): Extension<Team>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    Query::parse(query.as_deref(), &[])?;
+    let (batch, _) = find(&app, &team, &id).await?;
+    match pipeline::cancel::cancel(&app.gateway, batch).await? {
+        Canceled::Asked => {}
+        Canceled::Ended => return Err(ApiError::new(Code::BatchEnded, "the batch has ended; there is nothing to cancel")),
+        Canceled::Gone => return Err(ApiError::new(Code::NotFound, "there is no such batch")),
+    }
+    let (batch, progress) = find(&app, &team, &id).await?;
+    let inline = object::is_inline(&progress).then_some(&progress);
+    object::respond(&app.gateway, StatusCode::OK, batch, &object::head(batch, &progress), inline).await
+}
+
+/// `GET /batches`
+pub(super) async fn list(
+    State(app): State<App>,
+    Extension(team): Extension<Team>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let query = Query::parse(query.as_deref(), &["limit", "after"])?;
+    let limit = query.number("limit", 1..=100)?.unwrap_or(20);
+    let after = match query.text("after") {
+        None => None,
+        Some(id) => Some(find(&app, &team, id).await.map_err(|_| ApiError::invalid("`after` names no batch of yours"))?.0),
+    };
+    let limit = usize::try_from(limit).expect("at most a hundred");
+    let mut ids = app.gateway.store.list(&team.0, after, limit + 1).await?;
+    let has_more = ids.len() > limit;
+    ids.truncate(limit);
+    let mut data = Vec::with_capacity(ids.len());
+    for id in &ids {
+        if let Some(progress) = app.gateway.store.progress(*id).await? {
+            data.push(object::bare(*id, &progress));
+        }
+    }
+    let last = ids.last().map_or_else(|| "null".to_owned(), |id| format!("\"{id}\""));
+    let text = format!("{{\"data\":[{}],\"has_more\":{has_more},\"last_id\":{last}}}", data.join(","));
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+fn content_type(headers: &HeaderMap) -> &str {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+fn body_kind(headers: &HeaderMap) -> Result<BodyKind, ApiError> {
+    let unsupported = |detail: &str| ApiError::new(Code::UnsupportedMediaType, detail);
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    if encoding.is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Err(unsupported("send the body without Content-Encoding"));
+    }
+    match content_type(headers).to_ascii_lowercase().as_str() {
+        "application/json" => Ok(BodyKind::Json),
+        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => Ok(BodyKind::Ndjson),
+        _ => Err(unsupported("send Content-Type application/json or application/x-ndjson")),
+    }
+}
+
+/// A body whose length is told beforehand is refused before it is read.
+fn check_length(headers: &HeaderMap, max: u64) -> Result<(), ApiError> {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > max) { Err(body::too_large(max)) } else { Ok(()) }
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    match value.to_str() {
+        Ok(text) if (1..=255).contains(&text.len()) => Ok(Some(text.to_owned())),
+        _ => Err(ApiError::invalid("Idempotency-Key must be 1 to 255 visible ASCII characters")),
+    }
+}

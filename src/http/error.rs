@@ -1,0 +1,191 @@
+//! The single map from what went wrong to status, code and body: RFC 9457 `application/problem+json`.
+
+use crate::{
+    domain::problem::{Problem, Problems},
+    pipeline::{frames::FrameError, submit::SubmitError},
+    store::StoreError,
+};
+use axum::{
+    body::Body,
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+
+/// The codes of the public API for whole requests, a closed list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Code {
+    MalformedBody,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    BatchRunning,
+    BatchEnded,
+    IdempotencyInProgress,
+    BodyTooLarge,
+    UnsupportedMediaType,
+    InvalidRequest,
+    IdempotencyMismatch,
+    Unavailable,
+    Draining,
+    UploadLost,
+}
+
+impl Code {
+    fn status(self) -> StatusCode {
+        match self {
+            Code::MalformedBody => StatusCode::BAD_REQUEST,
+            Code::Unauthorized => StatusCode::UNAUTHORIZED,
+            Code::Forbidden => StatusCode::FORBIDDEN,
+            Code::NotFound => StatusCode::NOT_FOUND,
+            Code::BatchRunning | Code::BatchEnded | Code::IdempotencyInProgress => StatusCode::CONFLICT,
+            Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Code::InvalidRequest | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
+            Code::Unavailable | Code::Draining | Code::UploadLost => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// An error on its way to the client. Rendered, with the request's id, by the outermost layer.
+#[derive(Clone, Debug)]
+pub(super) struct ApiError {
+    code: Code,
+    status: StatusCode,
+    detail: String,
+    problems: Problems,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// For the log only.
+    cause: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: &'static str,
+    title: &'a str,
+    status: u16,
+    code: Code,
+    detail: &'a str,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "<[Problem]>::is_empty")]
+    errors: &'a [Problem],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_count: Option<u64>,
+}
+
+impl ApiError {
+    pub(super) fn new(code: Code, detail: impl Into<String>) -> ApiError {
+        let (problems, mut headers) = <(Problems, Vec<_>)>::default();
+        if code.status() == StatusCode::SERVICE_UNAVAILABLE {
+            headers.push((header::RETRY_AFTER, HeaderValue::from_static("5")));
+        }
+        if code.status() == StatusCode::UNAUTHORIZED {
+            headers.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
+        }
+        ApiError { code, status: code.status(), detail: detail.into(), problems, headers, cause: None }
+    }
+
+    /// 405; the list of codes has no word of its own for it.
+    pub(super) fn wrong_method(detail: String) -> ApiError {
+        ApiError { status: StatusCode::METHOD_NOT_ALLOWED, ..ApiError::new(Code::NotFound, detail) }
+    }
+
+    /// A 422 with one problem, in the query or a header.
+    pub(super) fn invalid(detail: impl Into<String>) -> ApiError {
+        ApiError::new(Code::InvalidRequest, detail)
+    }
+
+    fn with(mut self, problems: impl IntoIterator<Item = Problem>) -> ApiError {
+        self.problems.extend(problems);
+        self
+    }
+
+    fn because(mut self, cause: impl ToString) -> ApiError {
+        self.cause = Some(cause.to_string());
+        self
+    }
+
+    /// The answer; logs once.
+    pub(super) fn render(self, request_id: &str) -> Response {
+        if self.status.is_server_error() {
+            tracing::warn!(code = ?self.code, detail = self.detail, cause = self.cause, "request failed");
+        } else {
+            tracing::debug!(code = ?self.code, detail = self.detail, "request refused");
+        }
+        let document = Document {
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or_default(),
+            status: self.status.as_u16(),
+            code: self.code,
+            detail: &self.detail,
+            request_id,
+            errors: self.problems.first(),
+            error_count: (!self.problems.is_empty()).then(|| self.problems.count()),
+        };
+        let body = serde_json::to_vec(&document).expect("strings and numbers serialize");
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = self.status;
+        let kind = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        for (name, value) in self.headers {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+impl IntoResponse for ApiError {
+    /// Rides in the response's extensions to the layer that knows the request's id.
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> ApiError {
+        match error {
+            StoreError::Away(_) => ApiError::new(Code::Unavailable, "the store does not answer; nothing is lost, try again"),
+            StoreError::Corrupt { .. } => {
+                ApiError::new(Code::Unavailable, "something stored cannot be read; an operator must look at it")
+            }
+        }
+        .because(error)
+    }
+}
+
+impl From<FrameError> for ApiError {
+    fn from(error: FrameError) -> ApiError {
+        let (code, problem) = match error {
+            FrameError::Malformed(problem) => (Code::MalformedBody, problem),
+            FrameError::TooLarge(problem) => (Code::BodyTooLarge, problem),
+            FrameError::Invalid(problem) => (Code::InvalidRequest, problem),
+        };
+        let at = problem.line.map_or_else(|| problem.pointer.clone(), |line| format!("line {line}"));
+        let detail = if at.is_empty() { problem.message.clone() } else { format!("{at}: {}", problem.message) };
+        ApiError::new(code, detail).with([problem])
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> ApiError {
+        match error {
+            SubmitError::Invalid(problems) => {
+                let count = problems.count();
+                let told = problems.first().len();
+                let detail = format!("{count} problem(s) in the body, the first {told} of them in `errors`; nothing was created");
+                ApiError { problems: *problems, ..ApiError::invalid(detail) }
+            }
+            SubmitError::Lost => {
+                ApiError::new(Code::UploadLost, "the upload was idle for too long and was removed; send it again")
+            }
+            SubmitError::Locked => ApiError::new(
+                Code::IdempotencyInProgress,
+                "another request with this Idempotency-Key began while this one was idle",
+            ),
+            SubmitError::Store(error) => error.into(),
+        }
+    }
+}

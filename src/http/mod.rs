@@ -1,0 +1,103 @@
+//! DOOR: the network. The router, what every request passes through, and nothing of a batch's logic.
+
+mod auth;
+mod batches;
+mod body;
+mod error;
+mod object;
+mod ops;
+mod query;
+mod results;
+
+pub use auth::Auth;
+
+use crate::{
+    lifecycle::{Heartbeats, Tasks},
+    pipeline::Gateway,
+    telemetry::MetricsPage,
+};
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request, State},
+    http::{HeaderValue, Method},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use error::{ApiError, Code};
+use std::{sync::Arc, time::Instant};
+use tokio::sync::Semaphore;
+use tower_http::catch_panic::CatchPanicLayer;
+use tracing::Instrument;
+
+/// What the handlers work with.
+#[derive(Clone)]
+pub struct App {
+    pub gateway: Arc<Gateway>,
+    pub tasks: Tasks,
+    pub beats: Heartbeats,
+    pub auth: Arc<Auth>,
+    pub metrics: MetricsPage,
+    /// Bodies being read at once.
+    pub uploads: Arc<Semaphore>,
+    /// Most bytes of one body.
+    pub max_body: u64,
+    /// A worker runs in this process: readiness looks at its loops.
+    pub has_worker: bool,
+}
+
+/// The id a request is known by in its answer and in the logs.
+#[derive(Clone)]
+struct RequestId(String);
+
+/// All routes, in the order of `openapi.yaml`.
+pub fn router(app: App) -> Router {
+    let teams = Router::new()
+        .route("/batches", post(batches::submit).get(batches::list))
+        .route("/batches/{id}", get(batches::show))
+        .route("/batches/{id}/results", get(results::results))
+        .route("/batches/{id}/cancel", post(batches::cancel))
+        .route("/metrics", get(ops::metrics))
+        .route_layer(middleware::from_fn_with_state(app.clone(), auth::require_team));
+    Router::new()
+        .merge(teams)
+        .route("/healthz", get(ops::healthz))
+        .route("/readyz", get(ops::readyz))
+        .route("/openapi.yaml", get(ops::openapi))
+        .fallback(|| async { ApiError::new(Code::NotFound, "there is no such path; see /openapi.yaml") })
+        .method_not_allowed_fallback(|method: Method| async move {
+            ApiError::wrong_method(format!("{method} is not a method of this path; see /openapi.yaml"))
+        })
+        .layer(DefaultBodyLimit::disable())
+        .layer(CatchPanicLayer::custom(|_| ApiError::new(Code::Unavailable, "this request hit a fault of ours").into_response()))
+        .layer(middleware::from_fn_with_state(app.clone(), around))
+        .with_state(app)
+}
+
+/// Gives every request an id, renders errors once, logs and counts.
+async fn around(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let id = RequestId(format!("req_{}", uuid::Uuid::now_v7().simple()));
+    let began = Instant::now();
+    let method = request.method().clone();
+    let route = request
+        .extensions()
+        .get::<axum::extract::MatchedPath>()
+        .map_or_else(|| "unknown".to_owned(), |path| path.as_str().to_owned());
+    request.extensions_mut().insert(id.clone());
+    let span = tracing::info_span!("http", %method, route, request_id = id.0);
+    let foreign = app.auth.refuses_origin(request.headers());
+    let mut response = match foreign {
+        Some(refusal) => refusal.into_response(),
+        None => next.run(request).instrument(span.clone()).await,
+    };
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        let _in_span = span.enter();
+        response = error.render(&id.0);
+    }
+    let name = HeaderValue::from_str(&id.0).expect("hex digits are a header value");
+    response.headers_mut().insert("x-request-id", name);
+    let status = response.status().as_u16().to_string();
+    metrics::counter!("batchgate_http_requests_total", "route" => route.clone(), "status" => status).increment(1);
+    metrics::histogram!("batchgate_http_request_seconds", "route" => route).record(began.elapsed().as_secs_f64());
+    response
+}

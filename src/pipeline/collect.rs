@@ -1,0 +1,248 @@
+//! Watches a running chunk and, once its provider batch has ended, reads what there is into a ledger.
+//! Every terminal state goes the same way. Answers leave for Redis as lines arrive; the ledger holds no bodies.
+
+use super::{
+    commit,
+    dispatch::{After, Held},
+};
+use crate::{
+    clock,
+    domain::{
+        chunk::{ChunkState, ClosedLedger, Item, Ledger, Recorded, Verdict},
+        key::CacheKey,
+        outcome::{Failure, FailureCode, Outcome},
+        settlement::{Ending, Settlement},
+    },
+    provider::{CallError, Ended, Line, LineFault, LineOutcome, Refusal, RemoteId, RemoteStatus},
+    store::{
+        StoreError,
+        chunks::Release,
+        record::{self, Provenance, StoredAnswer},
+    },
+};
+use futures_util::StreamExt;
+use std::{collections::HashMap, time::Duration};
+
+/// Staged answers are written in groups of this many bytes or this many answers.
+const GROUP_BYTES: usize = 1 << 20;
+const GROUP_ANSWERS: usize = 500;
+/// After a batch's deadline the provider gets this long to end what it was asked to cancel.
+const PATIENCE_AFTER_DEADLINE: Duration = Duration::from_secs(30 * 60);
+
+/// One look at a running chunk.
+pub async fn poll(held: &Held<'_>, remote: &str) -> Result<After, StoreError> {
+    let remote = RemoteId(remote.to_owned());
+    let Some(provider) = held.provider() else {
+        return held.later(&CallError::Paused { detail: "its provider is not configured any more".to_owned() }).await;
+    };
+    if held.ending == Some(Ending::Expired) && held.now > held.chunk.deadline + millis(PATIENCE_AFTER_DEADLINE) {
+        let items = held.gateway.store.items(held.chunk.id).await?;
+        return commit::settle(held, Settlement::all(items, &Ending::Expired.failure())).await;
+    }
+    if held.ending.is_some() && !held.chunk.cancel_sent {
+        return match provider.cancel(&remote).await {
+            Ok(()) | Err(CallError::NotFound { .. } | CallError::Refused { .. }) => {
+                tracing::info!(chunk = %held.chunk.id, remote = %remote.0, "provider asked to cancel");
+                let sent = vec![("cancel_sent", "1".to_owned())];
+                let soon = Release::After(millis(held.gateway.settings.poll_min));
+                held.step(&["running"], &held.chunk.state.clone(), sent, soon).await
+            }
+            Err(error) => held.later(&error).await,
+        };
+    }
+    match provider.status(&remote).await {
+        Ok(RemoteStatus::Running { reported }) => still_running(held, reported).await,
+        Ok(RemoteStatus::Ended(ended)) => {
+            let state = ChunkState::Harvested { remote: ended.remote.0, sources: ended.sources, looked: false };
+            held.step(&["running"], &state, vec![("fails", "0".to_owned())], Release::Hold).await
+        }
+        Ok(RemoteStatus::Refused(refusal)) => refused(held, refusal).await,
+        Err(CallError::NotFound { detail }) => not_found(held, detail).await,
+        Err(error) => held.later(&error).await,
+    }
+}
+
+/// 5 s growing by half each time to 60 s, with a fifth of jitter (with the default settings).
+async fn still_running(held: &Held<'_>, reported: u64) -> Result<After, StoreError> {
+    let settings = &held.gateway.settings;
+    let grown = settings.poll_min.mul_f64(1.5_f64.powi(held.chunk.polls.min(30).cast_signed()));
+    let wait = grown.min(settings.poll_max).mul_f64(0.8 + 0.4 * rand::random::<f64>());
+    let fields = vec![
+        ("polls", (held.chunk.polls + 1).to_string()),
+        ("fails", "0".to_owned()),
+        ("reported", reported.min(held.chunk.prompts as u64).to_string()),
+        ("unknown_since", String::new()),
+    ];
+    held.step(&["running"], &held.chunk.state.clone(), fields, Release::After(millis(wait))).await
+}
+
+/// An id we stored and the provider does not know: patience, never a second submission. The batch's deadline is the end.
+async fn not_found(held: &Held<'_>, detail: String) -> Result<After, StoreError> {
+    let since = held.chunk.unknown_since.unwrap_or(held.now);
+    if held.now.saturating_sub(since) > 15 * 60 * 1000 {
+        tracing::error!(chunk = %held.chunk.id, detail, "the provider has not known this batch for 15 minutes");
+    }
+    let error = CallError::NotFound { detail };
+    let fields = vec![("unknown_since", since.to_string()), ("fails", (held.chunk.fails + 1).to_string())];
+    let wait = held.back_off(&error).max(millis(held.gateway.settings.poll_min));
+    held.step(&["running"], &held.chunk.state.clone(), fields, Release::After(wait)).await
+}
+
+/// The provider took the batch and then refused it as a whole.
+async fn refused(held: &Held<'_>, refusal: Refusal) -> Result<After, StoreError> {
+    let back_to_planned = |fields: Vec<(&'static str, String)>, detail: String| async move {
+        let wait = held.back_off(&CallError::Again { after: None, detail }).max(millis(held.gateway.settings.poll_min));
+        let fails = ("fails", (held.chunk.fails + 1).to_string());
+        let fields = fields.into_iter().chain([fails]).collect();
+        held.step(&["running"], &ChunkState::Planned, fields, Release::After(wait)).await
+    };
+    match refusal {
+        Refusal::BackPressure { detail } => {
+            metrics::counter!("batchgate_back_pressure_total").increment(1);
+            back_to_planned(Vec::new(), detail).await
+        }
+        Refusal::InputLost { detail } => back_to_planned(vec![("input", String::new())], detail).await,
+        Refusal::Lines(faults) => {
+            let items = held.gateway.store.items(held.chunk.id).await?;
+            let faults = by_key(&items, faults);
+            let ledger = ClosedLedger::faults(&items, &faults);
+            commit::settle(held, Settlement::of(items, &ledger, held.rules())).await
+        }
+        Refusal::Whole { code, detail } => {
+            let items = held.gateway.store.items(held.chunk.id).await?;
+            let alone =
+                Failure { code: FailureCode::InvalidRequest, message: detail, provider_code: code, retryable: false };
+            commit::settle(held, Settlement::bisect(items, alone, held.rules())).await
+        }
+    }
+}
+
+/// Line n of an input file is the n-th item: the file was written from them, in this order.
+fn by_key(items: &[Item], faults: Vec<LineFault>) -> HashMap<CacheKey, Failure> {
+    let failure = |fault: LineFault| {
+        let key = items.get(fault.line.checked_sub(1)?)?.key;
+        let code = if fault.code.as_deref() == Some("model_not_found") {
+            FailureCode::NotFound
+        } else {
+            FailureCode::InvalidRequest
+        };
+        Some((key, Failure { code, message: fault.message, provider_code: fault.code, retryable: false }))
+    };
+    faults.into_iter().filter_map(failure).collect()
+}
+
+/// Reads the results and settles the chunk.
+pub async fn harvest(held: &Held<'_>, remote: &str, sources: &[String], looked: bool) -> Result<After, StoreError> {
+    let Some(provider) = held.provider() else {
+        return held.later(&CallError::Paused { detail: "its provider is not configured any more".to_owned() }).await;
+    };
+    let items = held.gateway.store.items(held.chunk.id).await?;
+    let ended = Ended { remote: RemoteId(remote.to_owned()), sources: sources.to_vec() };
+    let mut lines = match provider.results(&ended).await {
+        Ok(lines) => lines,
+        Err(error) => return held.later(&error).await,
+    };
+    held.gateway.store.begin_staging(held.lease, held.gateway.settings.lease * 2).await?;
+    let mut harvest = Harvest::new(held, remote, &items);
+    while let Some(line) = lines.next().await {
+        match line {
+            Ok(line) => harvest.take(line).await?,
+            Err(error) => return held.later(&error).await, // truncated or stalled: an error to retry, not an end
+        }
+    }
+    let (ledger, sizes) = harvest.finish().await?;
+    if ledger.strays() > 0 {
+        metrics::counter!("batchgate_stray_lines_total").increment(ledger.strays());
+        tracing::warn!(chunk = %held.chunk.id, remote, strays = ledger.strays(), "result lines that name no question of the chunk");
+    }
+    if ledger.is_foreign() {
+        return foreign(held, remote).await;
+    }
+    let ledger = ledger.close();
+    if held.ending.is_none() && !looked && ledger.has_missing(&items) {
+        let again = ChunkState::Harvested { remote: remote.to_owned(), sources: sources.to_vec(), looked: true };
+        let wait = Release::After(millis(held.gateway.settings.poll_min));
+        return held.step(&["harvested"], &again, Vec::new(), wait).await;
+    }
+    let settlement = Settlement::of(items, &ledger, held.rules());
+    commit::settle_staged(held, settlement, &sizes).await
+}
+
+/// Not one line was ours: a batch adopted by its size and time is another's. Back to doubt, and not to this one again.
+async fn foreign(held: &Held<'_>, remote: &str) -> Result<After, StoreError> {
+    tracing::warn!(chunk = %held.chunk.id, remote, "the adopted provider batch is another's; in doubt again");
+    let mut tried = held.chunk.tried.clone();
+    tried.push(remote.to_owned());
+    let tried = ("tried", serde_json::to_string(&tried).expect("strings serialize"));
+    let state = ChunkState::InDoubt { newest_before: None, looks: 0 };
+    held.step(&["harvested"], &state, vec![tried], Release::After(0)).await
+}
+
+/// Packed size of each staged answer: what bounds the slices in which they are read back.
+pub type Sizes = HashMap<CacheKey, usize>;
+
+/// Enters lines into the ledger and stages answers in groups.
+struct Harvest<'a> {
+    held: &'a Held<'a>,
+    ledger: Ledger,
+    from: Provenance,
+    group: Vec<(CacheKey, Vec<u8>)>,
+    group_bytes: usize,
+    sizes: Sizes,
+}
+
+impl<'a> Harvest<'a> {
+    fn new(held: &'a Held<'a>, remote: &str, items: &[Item]) -> Harvest<'a> {
+        let from = Provenance {
+            provider_batch: remote.to_owned(),
+            request_id: None,
+            chunk: held.chunk.id.to_string(),
+            at: clock::now_ms(),
+            team: held.chunk.team.clone(),
+        };
+        let ledger = Ledger::open(commit::wire_ids(held.chunk), items);
+        Harvest { held, ledger, from, group: Vec::new(), group_bytes: 0, sizes: Sizes::new() }
+    }
+
+    async fn take(&mut self, line: Line) -> Result<(), StoreError> {
+        let verdict = match &line.outcome {
+            LineOutcome::Final(Outcome::Answered(answer)) => Verdict::Answered(answer.reading.usage.unwrap_or_default()),
+            LineOutcome::Final(Outcome::Failed(failure)) => Verdict::Failed(failure.clone()),
+            LineOutcome::Canceled => Verdict::Canceled,
+            LineOutcome::Expired => Verdict::Expired,
+        };
+        let (recorded, key) = self.ledger.record(&line.custom_id, verdict);
+        let (Some(key), LineOutcome::Final(Outcome::Answered(answer))) = (key, line.outcome) else { return Ok(()) };
+        if !matches!(recorded, Recorded::First | Recorded::Better) {
+            return Ok(());
+        }
+        let from = Provenance { request_id: answer.request_id, ..self.from.clone() };
+        let packed = record::pack_cached(&key, &StoredAnswer { reading: answer.reading, from, body: answer.body });
+        self.sizes.insert(key, packed.len());
+        self.group_bytes += packed.len();
+        self.group.push((key, packed));
+        if self.group.len() >= GROUP_ANSWERS || self.group_bytes >= GROUP_BYTES {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), StoreError> {
+        self.group_bytes = 0;
+        let group = std::mem::take(&mut self.group);
+        if group.is_empty() {
+            return Ok(());
+        }
+        let gateway = self.held.gateway;
+        gateway.store.stage(&self.held.lease.token, &group, gateway.settings.cache_ttl).await
+    }
+
+    async fn finish(mut self) -> Result<(Ledger, Sizes), StoreError> {
+        self.flush().await?;
+        Ok((self.ledger, self.sizes))
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,214 @@
+//! Settles a chunk: writes its outcomes where its batch's pages will find them, plans what is asked again, and then
+//! commits it all in one transaction. Everything before that transaction touches no key that anybody reads.
+
+use super::{
+    collect::Sizes,
+    dispatch::{After, Held},
+};
+use crate::{
+    domain::{
+        batch::CacheMode,
+        chunk::{ChunkState, Item, WireIds},
+        id::{ChunkId, WireTag},
+        key::CacheKey,
+        outcome::{Failure, FailureCode, Usage},
+        settlement::Settlement,
+    },
+    provider::InputFile,
+    store::{
+        StoreError,
+        chunks::{Chunk, NewChunk},
+        commit::{Committed, Delta, Settled, fragment_name},
+        pages::{FrameWriter, Run},
+        record::{FRAME_BYTES, Known},
+    },
+};
+use std::collections::BTreeMap;
+
+/// The wire ids of a chunk's questions.
+pub fn wire_ids(chunk: &Chunk) -> WireIds {
+    WireIds::new(chunk.tag.clone(), chunk.mode != CacheMode::Off)
+}
+
+/// Settles a chunk that brought no answers.
+pub async fn settle(held: &Held<'_>, settlement: Settlement) -> Result<After, StoreError> {
+    held.gateway.store.begin_staging(held.lease, held.gateway.settings.lease * 2).await?;
+    settle_staged(held, settlement, &Sizes::new()).await
+}
+
+/// Settles a chunk whose answers are staged.
+pub async fn settle_staged(held: &Held<'_>, settlement: Settlement, sizes: &Sizes) -> Result<After, StoreError> {
+    let store = &held.gateway.store;
+    let fragments = write_fragments(held, &settlement, sizes).await?;
+    let follow_ups = follow_ups(held, &settlement).await?;
+    let answered: Vec<CacheKey> = settlement.answered.iter().map(|(item, _)| item.key).collect();
+    let settled = Settled {
+        lease: held.lease,
+        counter: counter(&held.chunk.state),
+        mode: held.chunk.mode,
+        answered: &answered,
+        fragments: &fragments,
+        follow_ups: &follow_ups,
+        delta: delta(held, &settlement),
+    };
+    let began = std::time::Instant::now();
+    match store.commit(&settled, held.gateway.settings.cache_ttl).await? {
+        Committed::Done => {
+            metrics::histogram!("batchgate_commit_seconds").record(began.elapsed().as_secs_f64());
+            metrics::counter!("batchgate_commits_total").increment(1);
+            metrics::counter!("batchgate_rebought_total").increment(settlement.rebought as u64);
+            let again: usize = settlement.again.iter().map(Vec::len).sum();
+            tracing::info!(chunk = %held.chunk.id, answered = answered.len(), failed = settlement.failed.len(), again, "chunk settled");
+            discard_input(held).await;
+        }
+        Committed::Lost => {
+            metrics::counter!("batchgate_fences_lost_total").increment(1);
+            tracing::warn!(chunk = %held.chunk.id, "lost the chunk before its commit; nothing was changed");
+        }
+    }
+    Ok(After::Finished)
+}
+
+fn counter(state: &ChunkState) -> &'static str {
+    match state {
+        ChunkState::Planned => "c_planned",
+        ChunkState::Submitting { .. } | ChunkState::InDoubt { .. } => "c_submitting",
+        ChunkState::Running { .. } | ChunkState::Harvested { .. } | ChunkState::Settled => "c_running",
+    }
+}
+
+/// The input file has served; what a provider does not delete now expires by itself.
+async fn discard_input(held: &Held<'_>) {
+    if let (Some(provider), Some(input)) = (held.provider(), &held.chunk.input)
+        && let Err(error) = provider.discard(&InputFile(input.clone())).await
+    {
+        tracing::info!(chunk = %held.chunk.id, %error, "input file stays at the provider until it expires");
+    }
+}
+
+/// One fragment for every open page that wants an outcome of this chunk.
+async fn write_fragments(
+    held: &Held<'_>,
+    settlement: &Settlement,
+    sizes: &Sizes,
+) -> Result<Vec<(u32, Run)>, StoreError> {
+    let mut pages: BTreeMap<u32, (Vec<CacheKey>, Vec<(&CacheKey, &Failure)>)> = BTreeMap::new();
+    for (item, _) in &settlement.answered {
+        for place in &item.places {
+            pages.entry(place.page).or_default().0.push(item.key);
+        }
+    }
+    for (item, failure) in &settlement.failed {
+        for place in &item.places {
+            pages.entry(place.page).or_default().1.push((&item.key, failure));
+        }
+    }
+    let store = &held.gateway.store;
+    let name = fragment_name(held.chunk.id, &held.lease.token);
+    let mut fragments = Vec::with_capacity(pages.len());
+    for (page, (answered, failed)) in pages {
+        let mut writer = FrameWriter::fragment(store, held.chunk.id.batch, page, &name);
+        for slice in slices(&answered, sizes) {
+            for (key, answer) in store.staged(&held.lease.token, slice).await? {
+                writer.push_known(&key, &Known::Answered(answer)).await?;
+            }
+        }
+        for (key, failure) in failed {
+            writer.push_known(key, &Known::Failed(failure.clone())).await?;
+        }
+        fragments.push((page, writer.finish().await?));
+    }
+    Ok(fragments)
+}
+
+/// Cuts keys into slices whose packed answers together stay within one frame's bytes.
+fn slices<'a>(keys: &'a [CacheKey], sizes: &Sizes) -> Vec<&'a [CacheKey]> {
+    let mut slices = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (at, key) in keys.iter().enumerate() {
+        let size = sizes.get(key).copied().unwrap_or(FRAME_BYTES);
+        if at > start && bytes + size > FRAME_BYTES {
+            slices.push(&keys[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += size;
+    }
+    slices.push(&keys[start..]);
+    slices
+}
+
+/// New planned chunks for what is asked again.
+async fn follow_ups(held: &Held<'_>, settlement: &Settlement) -> Result<Vec<NewChunk>, StoreError> {
+    if settlement.again.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (chunk, settings) = (held.chunk, &held.gateway.settings);
+    let first = held.gateway.store.draw_chunk_numbers(chunk.id.batch, settlement.again.len()).await?;
+    let limits = held.gateway.limits(&chunk.lane.account, chunk.lane.endpoint);
+    let mut chunks = Vec::new();
+    for (number, items) in (first..).zip(&settlement.again) {
+        let weights = weigh(held, items).await?;
+        chunks.push(NewChunk {
+            id: ChunkId { batch: chunk.id.batch, number },
+            lane: chunk.lane.clone(),
+            mode: chunk.mode,
+            tag: WireTag::new(&settings.deployment, &settings.namespace, &rand::random()),
+            items: items.clone(),
+            wire_bytes: limits.fixed_bytes + weights,
+            deadline: chunk.deadline,
+            team: chunk.team.clone(),
+        });
+    }
+    Ok(chunks)
+}
+
+/// Exact wire bytes of some items' lines: their bodies are measured in the spool.
+async fn weigh(held: &Held<'_>, items: &[Item]) -> Result<u64, StoreError> {
+    let (chunk, mut total) = (held.chunk, 0);
+    let limits = held.gateway.limits(&chunk.lane.account, chunk.lane.endpoint);
+    let mut homes: BTreeMap<u32, Vec<CacheKey>> = BTreeMap::new();
+    for item in items {
+        homes.entry(item.places[0].page).or_default().push(item.key);
+    }
+    for (page, keys) in homes {
+        let bodies = held.gateway.store.spool(chunk.id.batch, page).await?;
+        let body = |key| bodies.get(key).ok_or_else(|| StoreError::corrupt("spool page", "lacks a prompt of the chunk"));
+        for key in &keys {
+            total += limits.weight(body(key)?.len());
+        }
+    }
+    Ok(total)
+}
+
+/// What the batch's counts gain: results, where a question may have several; tokens once a question.
+fn delta(held: &Held<'_>, settlement: &Settlement) -> Delta {
+    let mut delta = Delta::default();
+    for (item, usage) in &settlement.answered {
+        delta.succeeded += u64::from(item.results());
+        let Usage { input_tokens, cached_input_tokens, output_tokens } = usage;
+        delta.usage.input_tokens += input_tokens;
+        delta.usage.cached_input_tokens += cached_input_tokens;
+        delta.usage.output_tokens += output_tokens;
+    }
+    for (item, failure) in &settlement.failed {
+        let count = match failure.code {
+            FailureCode::Canceled => &mut delta.canceled,
+            FailureCode::Expired => &mut delta.expired,
+            FailureCode::InvalidRequest
+            | FailureCode::TooLarge
+            | FailureCode::NotFound
+            | FailureCode::RateLimited
+            | FailureCode::Overloaded
+            | FailureCode::ServerError
+            | FailureCode::Timeout
+            | FailureCode::EmptyAnswer
+            | FailureCode::Missing
+            | FailureCode::NotCached
+            | FailureCode::Quarantined => &mut delta.failed,
+        };
+        *count += u64::from(item.results());
+    }
+    let done = settlement.answered.len() + settlement.failed.len();
+    delta.reported = i64::try_from(done).unwrap_or(0) - i64::try_from(held.chunk.reported).unwrap_or(0);
+    delta
+}

@@ -1,0 +1,304 @@
+//! Brings a planned chunk to its provider, and finds out what became of a create whose answer was lost.
+//!
+//! The intent is written before the call and the provider's id right after it. A death or a lost answer in between
+//! leaves the chunk *in doubt*; only looking at the provider's list, twice, with a pause, leads back to planned.
+
+use super::{Gateway, commit};
+use crate::{
+    clock::Millis,
+    domain::{
+        chunk::ChunkState,
+        key::CacheKey,
+        outcome::{Failure, FailureCode},
+        settlement::{Ending, Rules, Settlement},
+    },
+    provider::{
+        BatchProvider, CallError, CreateError, Doubt, InputFile, OpenLines, OutLine, Parcel, ReadError, RemoteId,
+    },
+    store::{
+        StoreError,
+        chunks::{Chunk, Lease, Release, Step, Stepped},
+    },
+};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use std::{sync::Arc, time::Duration};
+
+/// A chunk in a worker's hands.
+pub struct Held<'a> {
+    pub gateway: &'a Gateway,
+    pub lease: &'a Lease,
+    pub chunk: &'a Chunk,
+    /// Set once the batch wants no more answers.
+    pub ending: Option<Ending>,
+    /// Redis's clock at the claim.
+    pub now: Millis,
+}
+
+/// What a verb leaves to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// The chunk moved on and is still held: look at it again.
+    Continue,
+    /// Given back, settled, or lost to another dispatch.
+    Finished,
+}
+
+/// Longest wait between two tries of a call that keeps failing.
+const MAX_BACK_OFF: Duration = Duration::from_secs(60);
+/// Wait after a refusal that only an operator can cure (401, 402, 403, quota).
+const PAUSED: Duration = Duration::from_secs(60);
+/// Looks at the provider's list before a create counts as not made.
+const LOOKS: u32 = 2;
+
+impl Held<'_> {
+    pub fn provider(&self) -> Option<&Arc<dyn BatchProvider>> {
+        self.gateway.providers.get(&self.chunk.lane.account)
+    }
+
+    pub fn rules(&self) -> Rules {
+        Rules { attempts: self.gateway.settings.attempts, ending: self.ending }
+    }
+
+    /// One fenced step. A step that is refused ends our work on the chunk, or asks for another look at it.
+    pub async fn step(
+        &self,
+        from: &[&'static str],
+        to: &ChunkState,
+        fields: Vec<(&'static str, String)>,
+        release: Release,
+    ) -> Result<After, StoreError> {
+        self.try_step(&Step { from, to, fields, release, asking: false }).await
+    }
+
+    async fn try_step(&self, step: &Step<'_>) -> Result<After, StoreError> {
+        match self.gateway.store.step(self.lease, step).await? {
+            Stepped::Done if step.release == Release::Hold => Ok(After::Continue),
+            Stepped::Done => Ok(After::Finished),
+            Stepped::Ending => Ok(After::Continue),
+            Stepped::Lost => {
+                metrics::counter!("batchgate_fences_lost_total").increment(1);
+                Ok(After::Finished)
+            }
+            Stepped::Elsewhere(state) => {
+                tracing::error!(chunk = %self.chunk.id, found = %state, wanted = ?step.from, "chunk is not where it should be");
+                Ok(After::Finished)
+            }
+        }
+    }
+
+    /// The chunk stays where it is and is tried again later.
+    pub async fn later(&self, error: &CallError) -> Result<After, StoreError> {
+        let state = self.chunk.state.clone();
+        let fails = ("fails", (self.chunk.fails + 1).to_string());
+        self.step(&[state.word()], &state, vec![fails], Release::After(self.back_off(error))).await
+    }
+
+    /// Full jitter under a doubling bound; at least what the provider asked for; never past the deadline.
+    pub fn back_off(&self, error: &CallError) -> Millis {
+        let bound = Duration::from_millis(500).saturating_mul(1 << self.chunk.fails.min(10)).min(MAX_BACK_OFF);
+        let jittered = bound.mul_f64(rand::random::<f64>()).max(Duration::from_millis(50));
+        let wait = match error {
+            CallError::Paused { .. } => PAUSED.min(self.gateway.settings.poll_max * 4),
+            CallError::Again { after: Some(after), .. } => (*after).max(jittered),
+            CallError::Again { after: None, .. } | CallError::NotFound { .. } | CallError::Refused { .. } => jittered,
+        };
+        tracing::warn!(chunk = %self.chunk.id, account = %self.chunk.lane.account, %error, wait_ms = wait.as_millis() as u64, "provider call failed; again later");
+        metrics::counter!("batchgate_provider_call_failures_total", "account" => self.chunk.lane.account.clone()).increment(1);
+        let left = self.chunk.deadline.saturating_sub(self.now).max(1_000);
+        u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min(left)
+    }
+}
+
+/// Uploads and creates. The chunk is planned.
+pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
+    if let Some(ending) = held.ending {
+        let items = held.gateway.store.items(held.chunk.id).await?;
+        return commit::settle(held, Settlement::all(items, &ending.failure())).await;
+    }
+    let Some(provider) = held.provider() else { return no_provider(held).await };
+    let parcel = parcel(held).await?;
+    let input = match &held.chunk.input {
+        Some(known) => Some(InputFile(known.clone())),
+        None => match provider.upload(&parcel).await {
+            Ok(Some(input)) => return note_input(held, &input).await,
+            Ok(None) => None,
+            Err(error) => return not_created(held, &error, &ChunkState::Planned).await,
+        },
+    };
+    let newest_before = match provider.newest().await {
+        Ok(newest) => newest.map(|newest| serde_json::to_string(&newest).expect("strings serialize")),
+        Err(error) => return held.later(&error).await,
+    };
+    let submitting = ChunkState::Submitting { newest_before: newest_before.clone() };
+    let attempt = ("attempt", (held.chunk.attempt + 1).to_string());
+    let intent = Step {
+        from: &["planned"],
+        to: &submitting,
+        fields: vec![attempt],
+        release: Release::Hold,
+        asking: true,
+    };
+    match held.gateway.store.step(held.lease, &intent).await? {
+        Stepped::Done => {}
+        Stepped::Ending => return Ok(After::Continue),
+        Stepped::Lost | Stepped::Elsewhere(_) => return Ok(After::Finished),
+    }
+    let parcel = Parcel { attempt: held.chunk.attempt + 1, ..parcel };
+    match provider.create(&parcel, input.as_ref()).await {
+        Ok(created) => {
+            metrics::counter!("batchgate_submits_total", "outcome" => "created").increment(1);
+            tracing::info!(chunk = %held.chunk.id, remote = %created.remote.0, prompts = held.chunk.prompts, "chunk submitted");
+            held.gateway.store.know_remote(&created.remote.0, held.chunk.id).await.unwrap_or_else(|error| {
+                tracing::warn!(chunk = %held.chunk.id, %error, "note the provider's batch id");
+            });
+            let identity = ("identity", created.identity.unwrap_or_default());
+            running(held, &["submitting"], &created.remote, vec![identity]).await
+        }
+        Err(CreateError::NotCreated(error)) => {
+            metrics::counter!("batchgate_submits_total", "outcome" => "not_created").increment(1);
+            not_created(held, &error, &submitting).await
+        }
+        Err(CreateError::Unknown { detail }) => {
+            metrics::counter!("batchgate_submits_total", "outcome" => "in_doubt").increment(1);
+            tracing::warn!(chunk = %held.chunk.id, detail, "the create's answer was lost; the chunk is in doubt");
+            doubt(held, newest_before).await
+        }
+    }
+}
+
+/// The chunk runs at the provider: the first poll comes after the shortest interval.
+async fn running(
+    held: &Held<'_>,
+    from: &[&'static str],
+    remote: &RemoteId,
+    mut fields: Vec<(&'static str, String)>,
+) -> Result<After, StoreError> {
+    let zero = || "0".to_owned();
+    fields.extend([("polls", zero()), ("fails", zero()), ("submitted_at", held.now.to_string())]);
+    let first_poll = u64::try_from(held.gateway.settings.poll_min.as_millis()).unwrap_or(u64::MAX);
+    held.step(from, &ChunkState::Running { remote: remote.0.clone() }, fields, Release::After(first_poll)).await
+}
+
+async fn note_input(held: &Held<'_>, input: &InputFile) -> Result<After, StoreError> {
+    held.step(&["planned"], &ChunkState::Planned, vec![("input", input.0.clone())], Release::Hold).await
+}
+
+/// Certainly not created: planned again, later; or refused for what it holds, and then cut in two.
+async fn not_created(held: &Held<'_>, error: &CallError, state: &ChunkState) -> Result<After, StoreError> {
+    match error {
+        CallError::Refused { status, code, detail } if matches!(status, 400 | 413 | 422) => {
+            let items = held.gateway.store.items(held.chunk.id).await?;
+            let kind = if *status == 413 { FailureCode::TooLarge } else { FailureCode::InvalidRequest };
+            let provider_code = code.clone().or(Some(status.to_string()));
+            let alone = Failure { code: kind, message: detail.clone(), provider_code, retryable: false };
+            commit::settle(held, Settlement::bisect(items, alone, held.rules())).await
+        }
+        CallError::Again { .. } | CallError::Paused { .. } | CallError::NotFound { .. } | CallError::Refused { .. } => {
+            let fails = ("fails", (held.chunk.fails + 1).to_string());
+            let wait = Release::After(held.back_off(error));
+            held.step(&[state.word()], &ChunkState::Planned, vec![fails], wait).await
+        }
+    }
+}
+
+async fn no_provider(held: &Held<'_>) -> Result<After, StoreError> {
+    let detail = format!("no provider named {} is configured any more", held.chunk.lane.account);
+    held.later(&CallError::Paused { detail }).await
+}
+
+/// A dispatch before ours died between intent and id, or the answer was lost: look at the provider's list, soon.
+pub async fn doubt(held: &Held<'_>, newest_before: Option<String>) -> Result<After, StoreError> {
+    let soon = u64::try_from(held.gateway.settings.poll_min.as_millis()).unwrap_or(u64::MAX);
+    let state = ChunkState::InDoubt { newest_before, looks: 0 };
+    held.step(&["submitting"], &state, Vec::new(), Release::After(soon)).await
+}
+
+/// Looks for the batch of a create whose answer was lost.
+pub async fn look(held: &Held<'_>, newest_before: Option<&String>, looks: u32) -> Result<After, StoreError> {
+    let Some(provider) = held.provider() else { return no_provider(held).await };
+    let question = Doubt {
+        chunk: held.chunk.id.to_string(),
+        deployment: held.gateway.settings.deployment.clone(),
+        attempt: held.chunk.attempt,
+        prompts: held.chunk.prompts,
+        input: held.chunk.input.clone().map(InputFile),
+        newest_before: newest_before.and_then(|text| serde_json::from_str(text).ok()),
+    };
+    let found = match provider.find(&question).await {
+        Ok(found) => found,
+        Err(error) => return held.later(&error).await,
+    };
+    let mut ours = None;
+    // Oldest first: if two are ours the older is kept.
+    for candidate in found.into_iter().rev() {
+        let tried = held.chunk.tried.contains(&candidate.remote.0);
+        if candidate.exact || !(tried || another_chunks(held, &candidate.remote).await?) {
+            ours = Some(candidate.remote);
+            break;
+        }
+    }
+    if let Some(remote) = ours {
+        tracing::info!(chunk = %held.chunk.id, remote = %remote.0, "doubt settled: found");
+        metrics::counter!("batchgate_doubts_total", "outcome" => "found").increment(1);
+        return running(held, &["in_doubt"], &remote, Vec::new()).await;
+    }
+    if looks + 1 < LOOKS {
+        let pause = u64::try_from(held.gateway.settings.poll_max.as_millis()).unwrap_or(u64::MAX);
+        let state = ChunkState::InDoubt { newest_before: newest_before.cloned(), looks: looks + 1 };
+        return held.step(&["in_doubt"], &state, Vec::new(), Release::After(pause)).await;
+    }
+    tracing::info!(chunk = %held.chunk.id, looks = LOOKS, "doubt settled: never created");
+    metrics::counter!("batchgate_doubts_total", "outcome" => "not_found").increment(1);
+    held.step(&["in_doubt"], &ChunkState::Planned, Vec::new(), Release::After(0)).await
+}
+
+/// True if this provider batch is known to be another chunk's: its create was answered.
+async fn another_chunks(held: &Held<'_>, remote: &RemoteId) -> Result<bool, StoreError> {
+    let owner = held.gateway.store.remote_owner(&remote.0).await?;
+    Ok(owner.is_some_and(|owner| owner != held.chunk.id))
+}
+
+/// The chunk as the provider will see it; its prompts are read from the spool when they are sent.
+async fn parcel(held: &Held<'_>) -> Result<Parcel, StoreError> {
+    let chunk = held.chunk;
+    let settings = &held.gateway.settings;
+    let items = held.gateway.store.items(chunk.id).await?;
+    let ids = commit::wire_ids(chunk);
+    let mut pages: Vec<(u32, Vec<CacheKey>)> = Vec::new();
+    for item in &items {
+        let home = item.places[0].page;
+        match pages.last_mut() {
+            Some((page, keys)) if *page == home => keys.push(item.key),
+            _ => pages.push((home, vec![item.key])),
+        }
+    }
+    let (store, batch, pages) = (held.gateway.store.clone(), chunk.id.batch, Arc::new(pages));
+    let open: OpenLines = Arc::new(move || {
+        let (store, ids, pages) = (store.clone(), ids.clone(), Arc::clone(&pages));
+        let pages = (0..pages.len()).map(move |at| pages[at].clone());
+        let read = move |(page, keys): (u32, Vec<CacheKey>)| {
+            let (store, ids) = (store.clone(), ids.clone());
+            async move {
+                let mut bodies = store.spool(batch, page).await.map_err(|error| ReadError(error.to_string()))?;
+                let line = |key: CacheKey| match bodies.remove(&key) {
+                    Some(body) => Ok(OutLine { custom_id: ids.write(&key), body }),
+                    None => Err(ReadError(format!("page {page} of {batch} lacks a prompt of the chunk"))),
+                };
+                Ok::<_, ReadError>(stream::iter(keys.into_iter().map(line).collect::<Vec<_>>()))
+            }
+        };
+        stream::iter(pages).then(read).try_flatten().boxed()
+    });
+    Ok(Parcel {
+        chunk: chunk.id.to_string(),
+        deployment: settings.deployment.clone(),
+        attempt: chunk.attempt,
+        endpoint: chunk.lane.endpoint,
+        model: chunk.lane.model.clone().unwrap_or_default(),
+        headers: chunk.lane.headers.clone(),
+        prompts: chunk.prompts,
+        wire_bytes: chunk.wire_bytes,
+        open,
+    })
+}
+

@@ -1,0 +1,56 @@
+//! Which sample a prompt is: identical prompts of a batch are independent samples, numbered as they come.
+//! Also finds a `custom_id` given twice. Pure; remembers 16 bytes a question, not prompts.
+
+use crate::domain::{batch::Repeats, key::Question};
+use sha2::{Digest, Sha256};
+use std::collections::{HashMap, hash_map::Entry};
+
+/// Counts the questions of one batch.
+pub struct Numbering {
+    repeats: Repeats,
+    samples: u32,
+    drawn: HashMap<[u8; 16], u32>,
+    custom_ids: HashMap<[u8; 12], u32>,
+}
+
+/// The numbers one prompt draws: `first .. first + samples`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drawn {
+    pub first: u32,
+    /// The question came before in this batch.
+    pub repeated: bool,
+}
+
+impl Numbering {
+    pub fn new(repeats: Repeats, samples: u32) -> Numbering {
+        Numbering { repeats, samples, drawn: HashMap::new(), custom_ids: HashMap::new() }
+    }
+
+    /// Numbers for the samples of a prompt.
+    pub fn draw(&mut self, question: &Question) -> Drawn {
+        match self.drawn.entry(question.digest()) {
+            Entry::Vacant(free) => {
+                free.insert(self.samples);
+                Drawn { first: 0, repeated: false }
+            }
+            Entry::Occupied(_) if self.repeats == Repeats::Share => Drawn { first: 0, repeated: true },
+            Entry::Occupied(mut next) => {
+                let first = *next.get();
+                next.insert(first + self.samples);
+                Drawn { first, repeated: true }
+            }
+        }
+    }
+
+    /// The position of an earlier prompt with this `custom_id`, if there is one.
+    pub fn custom_id_before(&mut self, custom_id: &str, position: u32) -> Option<u32> {
+        let digest: [u8; 32] = Sha256::digest(custom_id.as_bytes()).into();
+        match self.custom_ids.entry(std::array::from_fn(|n| digest[n])) {
+            Entry::Occupied(first) => Some(*first.get()),
+            Entry::Vacant(free) => {
+                free.insert(position);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Builds a batch's pages at accept: looks the questions up, writes what is known, keeps what must be asked.
+//! A page whose every result is known is written sealed at once; a batch never reads the cache after this.
+
+use super::{Gateway, line::ResultLine, line::Source};
+use crate::{
+    domain::{
+        batch::CacheMode,
+        chunk::Lane,
+        id::BatchId,
+        key::CacheKey,
+        outcome::{Failure, FailureCode},
+        progress::Counts,
+    },
+    store::{
+        StoreError,
+        pages::{ACCEPT, FrameWriter},
+        record::{Ask, Entry, Frame, Known, ManifestPage},
+    },
+};
+use bytes::Bytes;
+use std::collections::{HashMap, HashSet};
+
+/// A page is full at this many results or this many bytes of prompts.
+const MAX_RESULTS: usize = 500;
+const MAX_BYTES: usize = 1 << 20;
+
+/// One result to be: its place in the client's order and the prompt behind it.
+pub struct Asked {
+    pub index: u32,
+    pub sample: u32,
+    pub custom_id: Option<String>,
+    pub key: CacheKey,
+    pub lane: Lane,
+    pub body: Bytes,
+    pub wire_bytes: u64,
+    /// Set if no provider batch can carry it.
+    pub refused: Option<Failure>,
+}
+
+/// Collects results into pages and writes them.
+pub struct PageBuilder {
+    batch: BatchId,
+    mode: CacheMode,
+    asked: Vec<Asked>,
+    bytes: usize,
+    /// Index of the first result of each page written: where a reader finds an offset.
+    pub starts: Vec<u32>,
+    /// Pages with something to ask, in order.
+    pub open: Vec<u32>,
+    pub counts: Counts,
+}
+
+impl PageBuilder {
+    pub fn new(batch: BatchId, mode: CacheMode) -> PageBuilder {
+        let (asked, starts, open, counts) = Default::default();
+        PageBuilder { batch, mode, asked, bytes: 0, starts, open, counts }
+    }
+
+    pub fn push(&mut self, asked: Asked) {
+        self.bytes += asked.body.len();
+        self.asked.push(asked);
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.asked.len() >= MAX_RESULTS || self.bytes >= MAX_BYTES
+    }
+
+    /// Drops what has been collected: the batch will be refused.
+    pub fn clear(&mut self) {
+        self.asked.clear();
+        self.bytes = 0;
+    }
+
+    /// Writes the collected results as the next page.
+    pub async fn write(&mut self, gateway: &Gateway) -> Result<(), StoreError> {
+        if self.asked.is_empty() {
+            return Ok(());
+        }
+        let asked = std::mem::take(&mut self.asked);
+        self.bytes = 0;
+        let page = u32::try_from(self.starts.len()).expect("a batch has at most a million results");
+        self.starts.push(u32::try_from(self.counts.total).expect("a batch has at most a million results"));
+        let known = self.look_up(gateway, &asked).await?;
+        self.count(&asked, &known);
+        if asked.iter().all(|one| known.contains_key(&one.key)) {
+            return self.write_sealed(gateway, page, asked, &known).await;
+        }
+        self.open.push(page);
+        self.write_open(gateway, page, asked, &known).await
+    }
+
+    /// What is known before anybody is asked: hits, and prompts nobody will be asked.
+    async fn look_up(&self, gateway: &Gateway, asked: &[Asked]) -> Result<HashMap<CacheKey, Known>, StoreError> {
+        let refused = asked.iter().filter_map(|one| Some((one.key, Known::Failed(one.refused.clone()?))));
+        let mut known: HashMap<CacheKey, Known> = refused.collect();
+        let mut wanted: Vec<CacheKey> =
+            asked.iter().map(|one| one.key).filter(|key| !known.contains_key(key)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        if matches!(self.mode, CacheMode::Use | CacheMode::Only) {
+            let hits = gateway.store.look_up(&wanted).await?;
+            metrics::counter!("batchgate_cache_hits_total").increment(hits.len() as u64);
+            metrics::counter!("batchgate_cache_misses_total").increment((wanted.len() - hits.len()) as u64);
+            known.extend(hits.into_iter().map(|(key, answer)| (key, Known::Answered(answer))));
+        }
+        if self.mode == CacheMode::Only {
+            let miss = Failure::ours(FailureCode::NotCached, "no cached answer, and `cache: only` asks no provider");
+            for key in wanted {
+                known.entry(key).or_insert_with(|| Known::Failed(miss.clone()));
+            }
+        }
+        Ok(known)
+    }
+
+    fn count(&mut self, asked: &[Asked], known: &HashMap<CacheKey, Known>) {
+        self.counts.total += asked.len() as u64;
+        for one in asked {
+            match known.get(&one.key) {
+                Some(Known::Answered(_)) => {
+                    self.counts.succeeded += 1;
+                    self.counts.cached += 1;
+                }
+                Some(Known::Failed(_)) => self.counts.failed += 1,
+                None => {}
+            }
+        }
+    }
+
+    async fn write_sealed(
+        &self,
+        gateway: &Gateway,
+        page: u32,
+        asked: Vec<Asked>,
+        known: &HashMap<CacheKey, Known>,
+    ) -> Result<(), StoreError> {
+        let mut writer = FrameWriter::sealed_at_accept(&gateway.store, self.batch, page);
+        for one in asked {
+            let outcome = &known[&one.key];
+            let line = ResultLine::known(&entry(one, None), outcome, Source::Cache);
+            let (head, body) = line.to_record();
+            writer.push(&head, body).await?;
+        }
+        let run = writer.finish().await?;
+        gateway.store.publish_sealed(self.batch, page, &run).await
+    }
+
+    async fn write_open(
+        &self,
+        gateway: &Gateway,
+        page: u32,
+        asked: Vec<Asked>,
+        known: &HashMap<CacheKey, Known>,
+    ) -> Result<(), StoreError> {
+        let store = &gateway.store;
+        if !known.is_empty() {
+            let mut writer = FrameWriter::fragment(store, self.batch, page, ACCEPT);
+            for (key, outcome) in known {
+                writer.push_known(key, outcome).await?;
+            }
+            let run = writer.finish().await?;
+            store.publish_fragment(self.batch, page, &run).await?;
+        }
+        let mut spool = Frame::default();
+        let mut spooled = HashSet::new();
+        let mut manifest = ManifestPage::default();
+        for one in asked {
+            let ask = (!known.contains_key(&one.key)).then(|| {
+                if spooled.insert(one.key) {
+                    spool.push(one.key.as_bytes(), &one.body);
+                }
+                Ask { lane: lane_number(&mut manifest.lanes, &one.lane), wire_bytes: one.wire_bytes }
+            });
+            manifest.entries.push(entry(one, ask));
+        }
+        store.write_spool(self.batch, page, &spool).await?;
+        store.write_manifest(self.batch, page, &manifest).await
+    }
+}
+
+fn entry(one: Asked, ask: Option<Ask>) -> Entry {
+    Entry { index: one.index, sample: one.sample, custom_id: one.custom_id, key: one.key, ask }
+}
+
+fn lane_number(lanes: &mut Vec<Lane>, lane: &Lane) -> u32 {
+    let at = lanes.iter().position(|known| known == lane).unwrap_or_else(|| {
+        lanes.push(lane.clone());
+        lanes.len() - 1
+    });
+    u32::try_from(at).expect("a page has at most some hundred lanes")
+}

@@ -1,0 +1,198 @@
+//! Cuts the questions of a batch into chunks that fit a provider batch. Pure: takes items, gives chunks.
+
+use crate::domain::{
+    chunk::{Item, Lane, Place},
+    key::CacheKey,
+    limits::BatchLimits,
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// A chunk-to-be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Its place in the plan: the same batch planned again gets the same numbers.
+    pub number: u32,
+    pub lane: Lane,
+    pub items: Vec<Item>,
+    /// Exact bytes of the file or body that will carry it.
+    pub wire_bytes: u64,
+}
+
+/// A question to be planned.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    pub key: CacheKey,
+    pub lane: &'a Lane,
+    pub limits: BatchLimits,
+    /// Bytes of its line on the wire.
+    pub wire_bytes: u64,
+    pub place: Place,
+}
+
+/// Plans one batch. Chunks are handed out as they fill, except where a later question may still belong to one.
+pub struct Planner {
+    max_prompts: usize,
+    /// `repeats: share`: one question may be wanted on several pages, so no chunk is finished before the last page.
+    share: bool,
+    chunks: Vec<Option<Planned>>,
+    open: BTreeMap<Lane, usize>,
+    planned: HashMap<CacheKey, (usize, usize)>,
+    full: Vec<usize>,
+}
+
+impl Planner {
+    /// `max_prompts`: the batch's `chunk`, or `BATCHGATE_CHUNK`; a provider's own limit holds in any case.
+    pub fn new(max_prompts: usize, share: bool) -> Planner {
+        let (open, planned) = Default::default();
+        Planner { max_prompts, share, chunks: Vec::new(), open, planned, full: Vec::new() }
+    }
+
+    /// Chunks so far, full ones and open ones.
+    pub fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Adds a question; one asked already only gets one more place.
+    pub fn push(&mut self, question: &Question<'_>) {
+        if let Some((chunk, item)) = self.planned.get(&question.key) {
+            let chunk = self.chunks[*chunk].as_mut().expect("with share no chunk is handed out before the end");
+            chunk.items[*item].places.push(question.place);
+            return;
+        }
+        let number = self.room_for(question);
+        let chunk = self.chunks[number].as_mut().expect("an open chunk is here");
+        if self.share {
+            self.planned.insert(question.key, (number, chunk.items.len()));
+        }
+        chunk.items.push(Item { key: question.key, places: vec![question.place], attempts: 0, missed: false });
+        chunk.wire_bytes += question.wire_bytes;
+    }
+
+    /// The lane's open chunk, or a new one if this question would not fit.
+    fn room_for(&mut self, question: &Question<'_>) -> usize {
+        let limits = question.limits;
+        if let Some(&number) = self.open.get(question.lane) {
+            let chunk = self.chunks[number].as_ref().expect("an open chunk is here");
+            let most = self.max_prompts.min(limits.max_prompts);
+            if chunk.items.len() < most && chunk.wire_bytes + question.wire_bytes <= limits.max_bytes {
+                return number;
+            }
+            self.full.push(number);
+        }
+        let number = self.chunks.len();
+        self.open.insert(question.lane.clone(), number);
+        self.chunks.push(Some(Planned {
+            number: u32::try_from(number).expect("the caller bounds the number of chunks"),
+            lane: question.lane.clone(),
+            items: Vec::new(),
+            wire_bytes: limits.fixed_bytes,
+        }));
+        number
+    }
+
+    /// Chunks that will not change any more.
+    pub fn take_full(&mut self) -> Vec<Planned> {
+        if self.share {
+            return Vec::new();
+        }
+        let full = std::mem::take(&mut self.full);
+        full.into_iter().filter_map(|number| self.chunks[number].take()).collect()
+    }
+
+    /// All that is left.
+    pub fn finish(self) -> Vec<Planned> {
+        self.chunks.into_iter().flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::prompt::{ApiHeaders, Endpoint};
+    use proptest::prelude::*;
+
+    const LIMITS: BatchLimits =
+        BatchLimits { max_prompts: 4, max_bytes: 100, fixed_bytes: 10, line_bytes: 5, mixes_models: false };
+
+    fn lane(model: &str) -> Lane {
+        let model = Some(model.to_owned());
+        Lane { account: "openai".into(), endpoint: Endpoint::ChatCompletions, model, headers: ApiHeaders::default() }
+    }
+
+    fn key(n: usize) -> CacheKey {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&n.to_be_bytes());
+        CacheKey::from_bytes(bytes)
+    }
+
+    fn plan(questions: &[(usize, &str, u64)], max_prompts: usize, share: bool) -> Vec<Planned> {
+        let mut planner = Planner::new(max_prompts, share);
+        let mut chunks = Vec::new();
+        for (n, model, wire_bytes) in questions {
+            let place = Place { page: 0, results: 1 };
+            let question =
+                Question { key: key(*n), lane: &lane(model), limits: LIMITS, wire_bytes: *wire_bytes, place };
+            planner.push(&question);
+            chunks.extend(planner.take_full());
+        }
+        chunks.extend(planner.finish());
+        chunks.sort_by_key(|chunk| chunk.number);
+        chunks
+    }
+
+    fn sizes(chunks: &[Planned]) -> Vec<usize> {
+        chunks.iter().map(|chunk| chunk.items.len()).collect()
+    }
+
+    #[test]
+    fn chunk_is_honoured_and_so_is_the_providers_limit() {
+        let five: Vec<_> = (0..5).map(|n| (n, "m", 1)).collect();
+        assert_eq!(sizes(&plan(&five, 2, false)), [2, 2, 1]);
+        assert_eq!(sizes(&plan(&five, 1_000, false)), [4, 1]);
+    }
+
+    #[test]
+    fn a_chunk_is_cut_where_the_next_line_would_not_fit_to_the_byte() {
+        assert_eq!(sizes(&plan(&[(0, "m", 45), (1, "m", 45)], 9, false)), [2]);
+        assert_eq!(sizes(&plan(&[(0, "m", 45), (1, "m", 46)], 9, false)), [1, 1]);
+    }
+
+    #[test]
+    fn models_travel_apart() {
+        assert_eq!(sizes(&plan(&[(0, "a", 1), (1, "b", 1), (2, "a", 1)], 9, false)), [2, 1]);
+    }
+
+    #[test]
+    fn a_shared_question_is_asked_once_for_all_its_places() {
+        let chunks = plan(&[(0, "m", 1), (1, "m", 1), (0, "m", 1)], 1, true);
+        assert_eq!(sizes(&chunks), [1, 1]);
+        assert_eq!(chunks[0].items[0].places.len(), 2);
+    }
+
+    proptest! {
+        /// Whatever comes: every question in exactly one chunk, in order within its lane, and no chunk over a limit.
+        #[test]
+        fn every_question_once_and_no_limit_broken(
+            questions in prop::collection::vec((0usize..3, 1u64..91), 1..60),
+            max_prompts in 1usize..6,
+        ) {
+            let models = ["a", "b", "c"];
+            let questions: Vec<_> =
+                questions.iter().enumerate().map(|(n, (model, bytes))| (n, models[*model], *bytes)).collect();
+            let chunks = plan(&questions, max_prompts, false);
+            let mut seen: Vec<CacheKey> = Vec::new();
+            for chunk in &chunks {
+                prop_assert!(chunk.items.len() <= max_prompts.min(LIMITS.max_prompts));
+                prop_assert!(chunk.wire_bytes <= LIMITS.max_bytes);
+                prop_assert!(chunk.items.is_sorted_by_key(|item| item.key));
+                seen.extend(chunk.items.iter().map(|item| item.key));
+            }
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..questions.len()).map(key).collect::<Vec<_>>());
+        }
+    }
+}

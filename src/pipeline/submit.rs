@@ -1,0 +1,496 @@
+//! A POST body becomes a batch: frames in, pages and chunks out, and at the end one script that makes it all exist.
+//!
+//! Two passes where it must be: in a JSON body the batch's own fields may stand behind the prompts, so its prompts are
+//! spooled as they come and read once more at the end. An NDJSON body says everything in its first line: one pass.
+//! Nothing exists, and nothing is sent, before the last byte is read and everything in it is valid.
+
+use super::{
+    Gateway,
+    frames::Frame,
+    number::Numbering,
+    page::{Asked, PageBuilder},
+    plan::{Planned, Planner, Question as PlanQuestion},
+};
+use crate::{
+    clock,
+    domain::{
+        batch::{FieldText, Options, Repeats},
+        chunk::{Lane, Place},
+        id::{BatchId, ChunkId, WireTag},
+        key::{CacheKey, Question},
+        outcome::{Failure, FailureCode},
+        problem::{Problem, Problems},
+        progress::{ChunkCounts, Progress},
+        prompt::{Prompt, PromptText},
+    },
+    store::{
+        StoreError,
+        batches::BatchFacts,
+        chunks::NewChunk,
+        idempotency::{FirstAnswer, Lock},
+        record,
+        uploads::{Accepted, Extent},
+    },
+};
+use std::collections::HashMap;
+
+/// Raw prompts of a JSON body are spooled in pages of this many, or this many bytes.
+const RAW_PROMPTS: usize = 500;
+const RAW_BYTES: usize = 1 << 20;
+/// Most chunks one batch may be cut into: they are queued in one script, and cancelled in one.
+pub const MAX_CHUNKS: usize = 10_000;
+/// Most different lanes (account, endpoint, model, headers) in one batch.
+pub const MAX_LANES: usize = 1_000;
+/// Planned chunks are written when their questions reach this many.
+const WRITE_ITEMS: usize = 20_000;
+
+/// Why a body became no batch. Nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// Readable, not acceptable: what is wrong and where.
+    #[error("the body has problems")]
+    Invalid(Box<Problems>),
+    /// The upload was idle for too long and has been removed.
+    #[error("the upload was idle for too long")]
+    Lost,
+    /// Another request took the Idempotency-Key while this one was idle.
+    #[error("the idempotency key was taken by another request")]
+    Locked,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Which of the two bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyKind {
+    Json,
+    Ndjson,
+}
+
+/// A batch on its way in.
+pub struct Submission<'g> {
+    gateway: &'g Gateway,
+    pub batch: BatchId,
+    team: String,
+    kind: BodyKind,
+    lock: Option<Lock>,
+    created_at: u64,
+    extent: Extent,
+    fields: Vec<FieldText>,
+    raw: record::Frame,
+    raw_prompts: usize,
+    resolver: Option<Resolver>,
+    problems: Problems,
+}
+
+impl<'g> Submission<'g> {
+    /// Opens an upload. `lock` is the Idempotency-Key's, if there is one.
+    pub async fn begin(
+        gateway: &'g Gateway,
+        team: &str,
+        kind: BodyKind,
+        lock: Option<Lock>,
+    ) -> Result<Submission<'g>, StoreError> {
+        let created_at = clock::now_ms();
+        let batch = BatchId::new(created_at, &rand::random());
+        gateway.store.begin_upload(batch, team).await?;
+        let (extent, fields, raw, problems) = Default::default();
+        let team = team.to_owned();
+        let (raw_prompts, resolver) = (0, None);
+        Ok(Submission { gateway, batch, team, kind, lock, created_at, extent, fields, raw, raw_prompts, resolver, problems })
+    }
+
+    /// Takes a piece of the body.
+    pub async fn take(&mut self, frame: Frame) -> Result<(), SubmitError> {
+        match (frame, self.kind) {
+            (Frame::Field(field), _) => {
+                self.fields.push(field);
+                Ok(())
+            }
+            (Frame::Prompt(text), BodyKind::Json) => self.spool_raw(&text).await,
+            (Frame::Prompt(text), BodyKind::Ndjson) => {
+                self.resolve_fields();
+                self.take_prompt(&text).await
+            }
+        }
+    }
+
+    /// Gives the upload up and removes what it wrote.
+    pub async fn abandon(self) -> Result<(), StoreError> {
+        self.gateway.store.abandon_upload(self.batch).await
+    }
+
+    /// The last byte is read: makes the batch exist. `render` turns its first state into the answer that an
+    /// Idempotency-Key is given again.
+    pub async fn finish(
+        mut self,
+        request_digest: &str,
+        render: impl Fn(BatchId, &Progress) -> String,
+    ) -> Result<(BatchId, Progress), SubmitError> {
+        match self.finish_inner(request_digest, render).await {
+            Ok(progress) => Ok((self.batch, progress)),
+            Err(error) => {
+                // Best effort: what Redis cannot remove now, the sweeper will.
+                if let Err(left) = self.gateway.store.abandon_upload(self.batch).await {
+                    tracing::warn!(batch = %self.batch, error = %left, "abandon upload");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn finish_inner(
+        &mut self,
+        request_digest: &str,
+        render: impl Fn(BatchId, &Progress) -> String,
+    ) -> Result<Progress, SubmitError> {
+        self.resolve_fields();
+        self.read_raw().await?;
+        let mut resolver = self.resolver.take().expect("resolve_fields made one");
+        if !self.problems.is_empty() {
+            return Err(SubmitError::Invalid(Box::new(std::mem::take(&mut self.problems))));
+        }
+        self.extend(&resolver).await?;
+        resolver.pages.write(self.gateway).await?;
+        self.gateway.store.write_starts(self.batch, &resolver.pages.starts).await?;
+        let deadline = self.created_at + millis(self.gateway.settings.deadline);
+        let chunks = self.plan(&resolver, deadline).await?;
+        let progress = self.first_state(&resolver, chunks, deadline);
+        self.accept(&progress, request_digest, render).await?;
+        Ok(progress)
+    }
+
+    // First pass.
+
+    async fn spool_raw(&mut self, text: &PromptText) -> Result<(), SubmitError> {
+        self.raw.push(&text.position.to_be_bytes(), &text.bytes);
+        self.raw_prompts += 1;
+        if self.raw_prompts < RAW_PROMPTS && self.raw.len() < RAW_BYTES {
+            return Ok(());
+        }
+        self.write_raw().await
+    }
+
+    async fn write_raw(&mut self) -> Result<(), SubmitError> {
+        let number = self.extent.raw;
+        self.extent.raw += 1;
+        self.note_extent().await?;
+        self.gateway.store.write_raw(self.batch, number, &std::mem::take(&mut self.raw)).await?;
+        self.raw_prompts = 0;
+        Ok(())
+    }
+
+    /// Second pass over the prompts of a JSON body, now that its fields are known.
+    async fn read_raw(&mut self) -> Result<(), SubmitError> {
+        for number in 0..self.extent.raw {
+            let records = self.gateway.store.take_raw(self.batch, number).await?;
+            self.take_records(records).await?;
+        }
+        let rest = std::mem::take(&mut self.raw);
+        if rest.is_empty() { Ok(()) } else { self.take_records(record::Frame::unpack(&rest.pack())?).await }
+    }
+
+    async fn take_records(&mut self, records: Vec<(bytes::Bytes, bytes::Bytes)>) -> Result<(), SubmitError> {
+        for (head, bytes) in records {
+            let position = head[..].try_into().map(u64::from_be_bytes);
+            let position = position.map_err(|why| StoreError::corrupt("raw prompt", why))?;
+            self.take_prompt(&PromptText { position, line: None, bytes }).await?;
+        }
+        Ok(())
+    }
+
+    // What every prompt goes through.
+
+    fn resolve_fields(&mut self) {
+        if self.resolver.is_none() {
+            let (options, problems) = Options::parse(&self.fields);
+            self.problems.extend(problems);
+            self.resolver = Some(Resolver::new(self.batch, options));
+        }
+    }
+
+    async fn take_prompt(&mut self, text: &PromptText) -> Result<(), SubmitError> {
+        let resolver = self.resolver.as_mut().expect("fields are resolved before the first prompt");
+        resolver.take(self.gateway, text, &mut self.problems);
+        if !self.problems.is_empty() {
+            resolver.pages.clear(); // it will be refused: from here on only problems are looked for
+            return Ok(());
+        }
+        while let Some(asked) = resolver.next() {
+            resolver.pages.push(asked);
+            if resolver.pages.is_full() {
+                self.extent.pages = page_count(resolver) + 1;
+                note_extent(self.gateway, self.batch, self.extent, self.lock.as_ref()).await?;
+                resolver.pages.write(self.gateway).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn extend(&mut self, resolver: &Resolver) -> Result<(), SubmitError> {
+        self.extent.pages = page_count(resolver) + 1;
+        self.note_extent().await
+    }
+
+    async fn note_extent(&self) -> Result<(), SubmitError> {
+        note_extent(self.gateway, self.batch, self.extent, self.lock.as_ref()).await
+    }
+
+    // Planning.
+
+    /// Plans the open pages' questions and writes the chunks; says how many there are.
+    async fn plan(&mut self, resolver: &Resolver, deadline: u64) -> Result<u32, SubmitError> {
+        let options = &resolver.options;
+        let most = options.chunk.and_then(|chunk| usize::try_from(chunk).ok()).unwrap_or(self.gateway.settings.chunk);
+        let mut planner = Planner::new(most, options.repeats == Repeats::Share);
+        let mut full: Vec<Planned> = Vec::new();
+        for &page in &resolver.pages.open {
+            self.plan_page(&mut planner, page).await?;
+            if planner.len() > MAX_CHUNKS {
+                return Err(too_many_chunks(most));
+            }
+            full.extend(planner.take_full());
+            if full.iter().map(|chunk| chunk.items.len()).sum::<usize>() >= WRITE_ITEMS {
+                self.write_chunks(resolver, &mut full, deadline).await?;
+            }
+        }
+        let count = u32::try_from(planner.len()).expect("bounded by MAX_CHUNKS");
+        full.extend(planner.finish());
+        self.write_chunks(resolver, &mut full, deadline).await?;
+        Ok(count)
+    }
+
+    async fn plan_page(&self, planner: &mut Planner, page: u32) -> Result<(), SubmitError> {
+        let manifest = self.gateway.store.manifest(self.batch, page).await?;
+        let manifest = manifest.ok_or_else(|| StoreError::corrupt("manifest page", "absent"))?;
+        let mut results: HashMap<CacheKey, u32> = HashMap::new();
+        for entry in &manifest.entries {
+            *results.entry(entry.key).or_default() += 1;
+        }
+        for entry in &manifest.entries {
+            let Some(ask) = entry.ask else { continue };
+            // A question wanted several times on this page is planned once, with the number of its results.
+            let Some(results) = results.remove(&entry.key) else { continue };
+            let lane = manifest.lanes.get(ask.lane as usize);
+            let lane = lane.ok_or_else(|| StoreError::corrupt("manifest page", "names no lane"))?;
+            let limits = self.gateway.limits(&lane.account, lane.endpoint);
+            let place = Place { page, results };
+            planner.push(&PlanQuestion { key: entry.key, lane, limits, wire_bytes: ask.wire_bytes, place });
+        }
+        Ok(())
+    }
+
+    async fn write_chunks(
+        &mut self,
+        resolver: &Resolver,
+        planned: &mut Vec<Planned>,
+        deadline: u64,
+    ) -> Result<(), SubmitError> {
+        let Some(last) = planned.iter().map(|chunk| chunk.number + 1).max() else { return Ok(()) };
+        self.extent.chunks = self.extent.chunks.max(last);
+        self.note_extent().await?;
+        let settings = &self.gateway.settings;
+        let chunks: Vec<NewChunk> = planned
+            .drain(..)
+            .map(|chunk| NewChunk {
+                id: ChunkId { batch: self.batch, number: chunk.number },
+                lane: chunk.lane,
+                mode: resolver.options.cache,
+                tag: WireTag::new(&settings.deployment, &settings.namespace, &rand::random()),
+                items: chunk.items,
+                wire_bytes: chunk.wire_bytes,
+                deadline,
+                team: self.team.clone(),
+            })
+            .collect();
+        Ok(self.gateway.store.write_chunks(&chunks).await?)
+    }
+
+    // The last step.
+
+    fn first_state(&self, resolver: &Resolver, chunks: u32, deadline: u64) -> Progress {
+        let pages = page_count(resolver);
+        let open = u32::try_from(resolver.pages.open.len()).expect("no more than pages");
+        let ended_at = (open == 0).then(clock::now_ms);
+        let retention = millis(self.gateway.settings.retention);
+        Progress {
+            team: self.team.clone(),
+            created_at: self.created_at,
+            deadline,
+            ended_at,
+            deleted_at: ended_at.map(|at| at + retention),
+            counts: resolver.pages.counts,
+            chunks: ChunkCounts { planned: u64::from(chunks), ..ChunkCounts::default() },
+            metadata: resolver.options.metadata.clone(),
+            pages,
+            sealed: pages - open,
+            ..Progress::default()
+        }
+    }
+
+    async fn accept(
+        &mut self,
+        progress: &Progress,
+        request_digest: &str,
+        render: impl Fn(BatchId, &Progress) -> String,
+    ) -> Result<(), SubmitError> {
+        let remembered = self.lock.as_ref().map(|lock| {
+            lock.remember(&FirstAnswer {
+                request: request_digest.to_owned(),
+                batch: self.batch.to_string(),
+                body: render(self.batch, progress),
+            })
+        });
+        let facts = BatchFacts { progress: progress.clone() };
+        let retention = millis(self.gateway.settings.retention);
+        match self.gateway.store.accept(self.batch, &facts, remembered.as_ref(), retention).await? {
+            Accepted::Done => Ok(()),
+            Accepted::Lost => Err(SubmitError::Lost),
+            Accepted::Locked => Err(SubmitError::Locked),
+        }
+    }
+}
+
+fn page_count(resolver: &Resolver) -> u32 {
+    u32::try_from(resolver.pages.starts.len()).expect("a batch has at most a million results")
+}
+
+async fn note_extent(
+    gateway: &Gateway,
+    batch: BatchId,
+    extent: Extent,
+    lock: Option<&Lock>,
+) -> Result<(), SubmitError> {
+    if let Some(lock) = lock {
+        gateway.store.renew_key(lock).await?;
+    }
+    if gateway.store.extend_upload(batch, extent).await? { Ok(()) } else { Err(SubmitError::Lost) }
+}
+
+fn too_many_chunks(chunk: usize) -> SubmitError {
+    let mut problems = Problems::default();
+    problems.push(Problem::new(
+        "/chunk",
+        None,
+        format!("at most {chunk} prompts a chunk would cut this batch into more than {MAX_CHUNKS} chunks: raise `chunk`"),
+    ));
+    SubmitError::Invalid(Box::new(problems))
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Turns prompts into numbered, keyed results, page by page.
+struct Resolver {
+    options: Options,
+    numbering: Numbering,
+    lanes: std::collections::HashSet<Lane>,
+    pages: PageBuilder,
+    results: u64,
+    /// Samples of the latest prompt still to be put on a page.
+    waiting: Option<Waiting>,
+}
+
+struct Waiting {
+    index: u32,
+    prompt: Prompt,
+    question: Question,
+    body: bytes::Bytes,
+    lane: Lane,
+    wire_bytes: u64,
+    refused: Option<Failure>,
+    first: u32,
+    next: u32,
+}
+
+impl Resolver {
+    fn new(batch: BatchId, options: Options) -> Resolver {
+        let samples = u32::try_from(options.samples).expect("bounded by MAX_SAMPLES");
+        Resolver {
+            numbering: Numbering::new(options.repeats, samples),
+            pages: PageBuilder::new(batch, options.cache),
+            options,
+            lanes: std::collections::HashSet::new(),
+            results: 0,
+            waiting: None,
+        }
+    }
+
+    /// Reads one prompt; its samples are then drawn by [`Resolver::next`].
+    fn take(&mut self, gateway: &Gateway, text: &PromptText, problems: &mut Problems) {
+        self.waiting = None;
+        self.results += self.options.samples;
+        if self.results > Options::MAX_RESULTS && self.results - self.options.samples <= Options::MAX_RESULTS {
+            let most = Options::MAX_RESULTS;
+            let message = format!("prompts times samples exceed {most}: send several batches");
+            problems.push(Problem::new(format!("/prompts/{}", text.position), text.line, message));
+        }
+        match Prompt::parse(text, &self.options, &gateway.routes) {
+            Ok(prompt) => self.accept(gateway, text, prompt, problems),
+            Err(found) => {
+                // An empty list means: only at fault because of a batch field that is a problem already.
+                problems.extend(found);
+            }
+        }
+    }
+
+    fn accept(&mut self, gateway: &Gateway, text: &PromptText, prompt: Prompt, problems: &mut Problems) {
+        let at = format!("/prompts/{}", text.position);
+        let index = u32::try_from(text.position).expect("a batch has at most a million prompts");
+        if let Some(before) = prompt.custom_id.as_deref().and_then(|id| self.numbering.custom_id_before(id, index)) {
+            let message = format!("prompt {before} has the same `custom_id`: give each prompt its own, or none");
+            problems.push(Problem::new(format!("{at}/custom_id"), text.line, message));
+            return;
+        }
+        let limits = gateway.limits(&prompt.account, prompt.endpoint);
+        let model = (!limits.mixes_models).then(|| prompt.model.clone());
+        let lane =
+            Lane { account: prompt.account.clone(), endpoint: prompt.endpoint, model, headers: prompt.headers.clone() };
+        if self.lanes.insert(lane.clone()) && self.lanes.len() > MAX_LANES {
+            let message = format!("more than {MAX_LANES} different models and headers in one batch: send several batches");
+            problems.push(Problem::new(at, text.line, message));
+            return;
+        }
+        let question = Question::new(&prompt, self.options.salt.as_ref()).expect("the parser has seen its numbers");
+        let drawn = self.numbering.draw(&question);
+        if drawn.repeated {
+            self.pages.counts.repeats += self.options.samples;
+        }
+        let body = prompt.body_text();
+        let wire_bytes = limits.weight(body.len());
+        let refused = (limits.fixed_bytes + wire_bytes > limits.max_bytes).then(|| too_large(wire_bytes, &limits));
+        let (first, next) = (drawn.first, 0);
+        self.waiting = Some(Waiting { index, prompt, question, body, lane, wire_bytes, refused, first, next });
+    }
+
+    /// The next sample of the latest prompt, until all are drawn.
+    fn next(&mut self) -> Option<Asked> {
+        let waiting = self.waiting.as_mut()?;
+        if u64::from(waiting.next) == self.options.samples {
+            self.waiting = None;
+            return None;
+        }
+        let sample = waiting.next;
+        waiting.next += 1;
+        Some(Asked {
+            index: waiting.index,
+            sample,
+            custom_id: waiting.prompt.custom_id.clone(),
+            key: waiting.question.sample(u64::from(waiting.first + sample)),
+            lane: waiting.lane.clone(),
+            body: waiting.body.clone(),
+            wire_bytes: waiting.wire_bytes,
+            refused: waiting.refused.clone(),
+        })
+    }
+}
+
+fn too_large(wire_bytes: u64, limits: &crate::domain::limits::BatchLimits) -> Failure {
+    let most = limits.max_bytes - limits.fixed_bytes;
+    let message = format!(
+        "the prompt needs {wire_bytes} bytes on the wire and a provider batch takes at most {most}: \
+         shorten it, send images by URL, or raise BATCHGATE_CHUNK_BYTES"
+    );
+    Failure::ours(FailureCode::TooLarge, message)
+}

@@ -1,0 +1,334 @@
+//! HTTP once, for every provider: addresses, keys, time-outs, and what an answer or its absence means.
+//!
+//! Absent on purpose: retries (the worker's schedule repeats reads; nothing ever repeats a create), redirects other than
+//! of downloads, compression, HTTP/2 (its default windows made large bodies five times slower), and any log of a body.
+
+use super::{
+    CallError, CreateError,
+    download::Download,
+    faults::{self, PauseSigns},
+    parcel::Progress,
+    registry::{Account, AccountError},
+};
+use bytes::Bytes;
+use reqwest::{
+    Client, Method, RequestBuilder, Response, StatusCode, Url,
+    header::{HeaderMap, HeaderName, HeaderValue, LOCATION},
+    redirect, retry,
+};
+use std::{future::Future, pin::pin, time::Duration};
+use tokio::time::timeout;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A reply that is one JSON document; a page of a hundred batches is far below it.
+const MAX_REPLY: usize = 32 * 1024 * 1024;
+const MAX_REDIRECTS: usize = 5;
+
+/// What a provider wants of every call, and how it speaks of its accounts.
+pub(super) struct Dialect {
+    /// Its name in metrics and logs.
+    pub provider: &'static str,
+    pub key_header: &'static str,
+    pub key_prefix: &'static str,
+    /// Sent where the call has no word of its own on them.
+    pub headers: &'static [(&'static str, &'static str)],
+    /// Reply headers that say whose account this is, widest first.
+    pub identity: &'static [&'static str],
+    pub pause: PauseSigns,
+}
+
+/// An account's connection to its provider.
+pub(super) struct Transport {
+    pub account: String,
+    pub dialect: &'static Dialect,
+    base: Url,
+    keys: Vec<HeaderValue>,
+    /// The keys' text, so that a provider that quotes one is not quoted by us.
+    secrets: Vec<super::secret::Secret>,
+    pooled: Client,
+    /// A connection of its own for each create: one out of a pool may be half dead, and every reset is a doubt.
+    fresh: Client,
+    pub stall: Duration,
+    create_timeout: Duration,
+}
+
+/// A whole answer, whatever its status.
+pub(super) struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// No whole answer.
+struct Unanswered {
+    /// Certain: the provider never had the whole call.
+    unsent: bool,
+    detail: String,
+}
+
+impl Transport {
+    pub(super) fn new(account: &Account, dialect: &'static Dialect) -> Result<Transport, AccountError> {
+        let name = || account.name.clone();
+        let base_error = || AccountError::BaseUrl { account: name(), url: account.base_url.clone() };
+        let base = Url::parse(account.base_url.trim_end_matches('/')).map_err(|_| base_error())?;
+        if !matches!(base.scheme(), "http" | "https") || base.query().is_some() || base.fragment().is_some() {
+            return Err(base_error());
+        }
+        if account.api_keys.is_empty() {
+            return Err(AccountError::NoKey { account: name() });
+        }
+        let header = |(index, key): (usize, &super::secret::Secret)| {
+            let mut value = HeaderValue::from_str(&format!("{}{}", dialect.key_prefix, key.reveal()))
+                .map_err(|_| AccountError::UnusableKey { account: name(), number: index + 1 })?;
+            value.set_sensitive(true);
+            Ok(value)
+        };
+        let client = |idle: usize| {
+            Client::builder()
+                .user_agent(concat!("batchgate/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECT_TIMEOUT.min(account.stall))
+                .redirect(redirect::Policy::none())
+                .retry(retry::never())
+                .http1_only()
+                .tcp_nodelay(true)
+                .pool_max_idle_per_host(idle)
+                .build()
+                .map_err(|source| AccountError::Client { account: name(), source })
+        };
+        Ok(Transport {
+            account: name(),
+            dialect,
+            base,
+            keys: account.api_keys.iter().enumerate().map(header).collect::<Result<_, _>>()?,
+            secrets: account.api_keys.clone(),
+            pooled: client(8)?,
+            fresh: client(0)?,
+            stall: account.stall,
+            create_timeout: account.create_timeout,
+        })
+    }
+
+    /// A call that may be repeated. `path` is below the base URL, with its query; every key is tried until one is let in.
+    pub(super) async fn call(&self, what: &str, method: Method, path: &str) -> Result<Reply, CallError> {
+        let mut round = Round::default();
+        for key in &self.keys {
+            let builder = self.request(&self.pooled, method.clone(), self.url(path), Some(key), &[]);
+            let reply = self.deliver(builder, &Progress::whole(), self.stall).await.map_err(|lost| again(what, lost.detail))?;
+            if reply.status.is_success() {
+                return Ok(reply);
+            }
+            round.shut_out(self.failure(what, &reply))?;
+        }
+        Err(round.end())
+    }
+
+    /// A POST that leaves something harmless behind: the upload of a file. Only the first key uploads.
+    pub(super) async fn upload(&self, what: &str, path: &str, form: reqwest::multipart::Form, progress: &Progress) -> Result<Reply, CallError> {
+        let builder = self.request(&self.fresh, Method::POST, self.url(path), self.keys.first(), &[]).multipart(form);
+        match self.deliver(builder, progress, self.create_timeout).await {
+            Ok(reply) if reply.status.is_success() => Ok(reply),
+            Ok(reply) => Err(self.failure(what, &reply)),
+            Err(lost) => Err(unsent(what, progress, lost.detail)),
+        }
+    }
+
+    /// A POST that is paid for. Only the first key creates; never repeated, and what is not certain is
+    /// [`CreateError::Unknown`].
+    pub(super) async fn create(&self, what: &str, path: &str, headers: &[(&'static str, String)], body: Outgoing) -> Result<Reply, CreateError> {
+        let builder = self
+            .request(&self.fresh, Method::POST, self.url(path), self.keys.first(), headers)
+            .header("content-type", "application/json")
+            .header("content-length", body.length)
+            .body(body.body);
+        match self.deliver(builder, &body.progress, self.create_timeout).await {
+            Ok(reply) if reply.status.is_success() => Ok(reply),
+            Ok(reply) if reply.status.is_server_error() && reply.status.as_u16() != 529 => {
+                Err(CreateError::Unknown { detail: self.failure(what, &reply).to_string() })
+            }
+            Ok(reply) => Err(CreateError::NotCreated(self.failure(what, &reply))),
+            Err(lost) if lost.unsent => Err(CreateError::NotCreated(unsent(what, &body.progress, lost.detail))),
+            Err(lost) => Err(CreateError::Unknown { detail: format!("{what}: {}", lost.detail) }),
+        }
+    }
+
+    /// Opens a body of any size, with every key until one is let in.
+    pub(super) async fn download(&self, what: &str, path: &str) -> Result<Download, CallError> {
+        let mut round = Round::default();
+        for key in &self.keys {
+            let response = self.follow(what, self.url(path), key).await?;
+            if response.status() == StatusCode::OK {
+                return Ok(Download::new(what.to_owned(), response, self.stall));
+            }
+            let (status, headers) = (response.status(), response.headers().clone());
+            let body = self.whole(response).await.unwrap_or_default();
+            round.shut_out(self.failure(what, &Reply { status, headers, body }))?;
+        }
+        Err(round.end())
+    }
+
+    /// The answer to a GET, or to where it sends us. A key is shown to our own origin only.
+    async fn follow(&self, what: &str, mut url: Url, key: &HeaderValue) -> Result<Response, CallError> {
+        let mut trusted = true;
+        for _ in 0..=MAX_REDIRECTS {
+            let builder =
+                self.request(&self.pooled, Method::GET, url.clone(), trusted.then_some(key), &[]).header("accept", "application/binary");
+            let response = self.head(builder, &Progress::whole(), self.stall).await.map_err(|lost| again(what, lost.detail))?;
+            let Some(next) = redirected(&url, &response) else { return Ok(response) };
+            if url.scheme() == "https" && next.scheme() != "https" {
+                let status = response.status().as_u16();
+                return Err(CallError::Refused { status, code: None, detail: format!("{what}: redirect to an unencrypted address") });
+            }
+            trusted &= next.origin() == self.base.origin();
+            url = next;
+        }
+        Err(again(what, format!("more than {MAX_REDIRECTS} redirects")))
+    }
+
+    fn request(&self, client: &Client, method: Method, url: Url, key: Option<&HeaderValue>, headers: &[(&'static str, String)]) -> RequestBuilder {
+        let mut builder = client.request(method, url);
+        if let Some(key) = key {
+            builder = builder.header(HeaderName::from_static(self.dialect.key_header), key);
+        }
+        for (name, value) in headers {
+            builder = builder.header(*name, value);
+        }
+        for (name, value) in self.dialect.headers.iter().filter(|(name, _)| !headers.iter().any(|(given, _)| given == name)) {
+            builder = builder.header(*name, *value);
+        }
+        builder
+    }
+
+    async fn deliver(&self, builder: RequestBuilder, progress: &Progress, answer: Duration) -> Result<Reply, Unanswered> {
+        let response = self.head(builder, progress, answer).await?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        match self.whole(response).await {
+            Ok(body) => Ok(Reply { status, headers, body }),
+            // An error is known by its status alone.
+            Err(_) if !status.is_success() => Ok(Reply { status, headers, body: Bytes::new() }),
+            Err(detail) => Err(Unanswered { unsent: false, detail }),
+        }
+    }
+
+    /// Sends, until the head of the answer is there. Bounded by `stall` while our body moves, by `answer` after it; a wait
+    /// is judged at its end, so that a stall is noticed after one to two of them.
+    async fn head(&self, builder: RequestBuilder, progress: &Progress, answer: Duration) -> Result<Response, Unanswered> {
+        let mut sending = pin!(builder.send());
+        loop {
+            let before = (progress.taken(), progress.complete());
+            let limit = if progress.complete() { answer } else { self.stall };
+            match timeout(limit, &mut sending).await {
+                Ok(Ok(response)) => return Ok(response),
+                Ok(Err(error)) => {
+                    let unsent = error.is_connect() || error.is_builder() || !progress.complete();
+                    return Err(Unanswered { unsent, detail: faults::chain(&error.without_url()) });
+                }
+                Err(_) if before != (progress.taken(), progress.complete()) => {}
+                Err(_) => {
+                    let waited = if before.1 { "no answer" } else { "no byte taken" };
+                    return Err(Unanswered { unsent: !before.1, detail: format!("{waited} for {limit:?}") });
+                }
+            }
+        }
+    }
+
+    async fn whole(&self, mut response: Response) -> Result<Bytes, String> {
+        let mut body = Vec::new();
+        while let Some(bytes) = moving(self.stall, response.chunk()).await? {
+            if body.len() + bytes.len() > MAX_REPLY {
+                return Err(format!("reply of more than {MAX_REPLY} bytes"));
+            }
+            body.extend_from_slice(&bytes);
+        }
+        Ok(body.into())
+    }
+
+    fn failure(&self, what: &str, reply: &Reply) -> CallError {
+        let error = faults::classify(what, reply.status, &reply.headers, &reply.body, &self.dialect.pause);
+        let hide = |detail: String| self.secrets.iter().fold(detail, |text, key| text.replace(key.reveal(), "***"));
+        match error {
+            CallError::Again { after, detail } => CallError::Again { after, detail: hide(detail) },
+            CallError::Paused { detail } => CallError::Paused { detail: hide(detail) },
+            CallError::NotFound { detail } => CallError::NotFound { detail: hide(detail) },
+            CallError::Refused { status, code, detail } => CallError::Refused { status, code, detail: hide(detail) },
+        }
+    }
+
+    fn url(&self, path: &str) -> Url {
+        let mut url = self.base.clone();
+        let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
+        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        url.set_query(query);
+        url
+    }
+
+    /// Whose account answered: organisation, or organisation/workspace.
+    pub(super) fn identity(&self, reply: &Reply) -> Option<String> {
+        let given = |name: &&str| reply.headers.get(*name)?.to_str().ok().filter(|text| !text.is_empty());
+        let parts: Vec<&str> = self.dialect.identity.iter().filter_map(given).collect();
+        (!parts.is_empty()).then(|| parts.join("/"))
+    }
+}
+
+/// A round of all keys in which none was let in yet.
+#[derive(Default)]
+struct Round(Option<CallError>);
+
+impl Round {
+    /// Notes a refusal that another key may not meet; any other error ends the round. A 404 outweighs a refused key: the
+    /// key behind it works, and what it says of the object counts.
+    fn shut_out(&mut self, error: CallError) -> Result<(), CallError> {
+        match error {
+            CallError::NotFound { .. } => self.0 = Some(error),
+            CallError::Paused { .. } => self.0 = self.0.take().or(Some(error)),
+            CallError::Again { .. } | CallError::Refused { .. } => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn end(self) -> CallError {
+        self.0.expect("an account has a key: checked in Transport::new")
+    }
+}
+
+/// The body of a create: its bytes, their number, and how far they are.
+pub(super) struct Outgoing {
+    pub body: reqwest::Body,
+    pub length: u64,
+    pub progress: Progress,
+}
+
+impl Outgoing {
+    pub(super) fn whole(body: Vec<u8>) -> Outgoing {
+        Outgoing { length: body.len() as u64, body: body.into(), progress: Progress::whole() }
+    }
+}
+
+/// A read with its stall limit; the error says what happened, in words.
+pub(super) async fn moving<T>(stall: Duration, read: impl Future<Output = reqwest::Result<T>>) -> Result<T, String> {
+    match timeout(stall, read).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) => Err(faults::chain(&error.without_url())),
+        Err(_) => Err(format!("no byte came for {stall:?}")),
+    }
+}
+
+pub(super) fn again(what: &str, detail: impl std::fmt::Display) -> CallError {
+    CallError::Again { after: None, detail: format!("{what}: {detail}") }
+}
+
+/// A call that never arrived whole; where it was our own side that could not go on, that is what is told.
+fn unsent(what: &str, progress: &Progress, detail: String) -> CallError {
+    again(what, progress.failure().unwrap_or(detail))
+}
+
+fn redirected(from: &Url, response: &Response) -> Option<Url> {
+    let redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+    let place = response.headers().get(LOCATION).filter(|_| redirect)?;
+    from.join(place.to_str().ok()?).ok()
+}
+
+/// An id as one segment of a path.
+pub(super) fn segment(id: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    id.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

@@ -1,0 +1,152 @@
+//! A batch's facts: written whole by accept, then field by field inside the scripts that change them. Reads are O(1).
+
+use super::{Store, StoreError, script};
+use crate::domain::{
+    id::BatchId,
+    outcome::Usage,
+    progress::{ChunkCounts, Counts, Progress},
+};
+use std::collections::HashMap;
+
+/// What accept writes of a batch.
+pub struct BatchFacts {
+    pub progress: Progress,
+}
+
+/// What a cancel found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canceled {
+    Asked,
+    /// It had ended without one.
+    Ended,
+    Gone,
+}
+
+impl BatchFacts {
+    /// The batch's fields as Redis holds them; [`read_progress`] is the way back.
+    pub fn fields(&self) -> Vec<(&'static str, String)> {
+        let Progress { counts, chunks, usage, .. } = &self.progress;
+        let p = &self.progress;
+        let mut fields = vec![
+            ("v", "1".to_owned()),
+            ("team", p.team.clone()),
+            ("created", p.created_at.to_string()),
+            ("deadline", p.deadline.to_string()),
+            ("metadata", serde_json::to_string(&p.metadata).expect("strings serialize")),
+            ("pages", p.pages.to_string()),
+            ("sealed", p.sealed.to_string()),
+            ("next_chunk", chunks.planned.to_string()),
+            ("c_planned", chunks.planned.to_string()),
+        ];
+        let numbers = [
+            ("total", counts.total),
+            ("succeeded", counts.succeeded),
+            ("failed", counts.failed),
+            ("cached", counts.cached),
+            ("joined", counts.joined),
+            ("repeats", counts.repeats),
+            ("input_tokens", usage.input_tokens),
+            ("cached_input_tokens", usage.cached_input_tokens),
+            ("output_tokens", usage.output_tokens),
+        ];
+        fields.extend(numbers.map(|(name, number)| (name, number.to_string())));
+        if let Some(at) = p.ended_at {
+            fields.push(("ended", at.to_string()));
+        }
+        if let Some(at) = p.deleted_at {
+            fields.push(("deleted", at.to_string()));
+        }
+        fields
+    }
+}
+
+fn read_progress(batch: BatchId, fields: &HashMap<String, String>) -> Result<Progress, StoreError> {
+    let number = |name: &str| fields.get(name).and_then(|text| text.parse().ok());
+    let count = |name: &str| number(name).unwrap_or(0);
+    let need = |name: &str| number(name).ok_or_else(|| StoreError::corrupt(batch.to_string(), format!("no {name}")));
+    let small = |name: &str| u32::try_from(count(name)).unwrap_or(u32::MAX);
+    Ok(Progress {
+        team: fields.get("team").cloned().unwrap_or_default(),
+        created_at: need("created")?,
+        deadline: need("deadline")?,
+        ended_at: number("ended"),
+        deleted_at: number("deleted"),
+        cancel_requested: fields.get("cancel").is_some_and(|flag| flag == "1"),
+        counts: Counts {
+            total: need("total")?,
+            succeeded: count("succeeded"),
+            failed: count("failed"),
+            canceled: count("canceled"),
+            expired: count("expired"),
+            cached: count("cached"),
+            joined: count("joined"),
+            repeats: count("repeats"),
+        },
+        chunks: ChunkCounts {
+            planned: count("c_planned"),
+            submitting: count("c_submitting"),
+            running: count("c_running"),
+            settled: count("c_settled"),
+            failed: count("c_failed"),
+        },
+        reported_prompts: count("reported"),
+        usage: Usage {
+            input_tokens: count("input_tokens"),
+            cached_input_tokens: count("cached_input_tokens"),
+            output_tokens: count("output_tokens"),
+        },
+        metadata: fields.get("metadata").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
+        pages: small("pages"),
+        sealed: small("sealed"),
+    })
+}
+
+impl Store {
+    /// How far a batch is; `None` if there is no such batch.
+    pub async fn progress(&self, batch: BatchId) -> Result<Option<Progress>, StoreError> {
+        let fields: HashMap<String, String> =
+            redis::cmd("HGETALL").arg(self.keys.batch(batch)).query_async(&mut self.main.clone()).await?;
+        (!fields.is_empty()).then(|| read_progress(batch, &fields)).transpose()
+    }
+
+    /// Batches of a team, newest first, after one of them if given; at most `limit`.
+    pub async fn list(&self, team: &str, after: Option<BatchId>, limit: usize) -> Result<Vec<BatchId>, StoreError> {
+        let index = self.keys.team(team);
+        let start = match after {
+            None => 0,
+            Some(last) => {
+                let mut rank = redis::cmd("ZREVRANK");
+                rank.arg(&index).arg(last.hex());
+                match rank.query_async::<Option<u64>>(&mut self.main.clone()).await? {
+                    Some(rank) => rank + 1,
+                    None => return Ok(Vec::new()),
+                }
+            }
+        };
+        let mut range = redis::cmd("ZREVRANGE");
+        range.arg(&index).arg(start).arg(start + limit as u64 - 1);
+        let ids: Vec<String> = range.query_async(&mut self.main.clone()).await?;
+        Ok(ids.iter().filter_map(|id| BatchId::from_hex(id)).collect())
+    }
+
+    /// Asks a batch to stop. Says so first; the worker then tells the providers.
+    pub async fn cancel(&self, batch: BatchId) -> Result<Canceled, StoreError> {
+        let mut call = script!("cancel").prepare_invoke();
+        call.key(self.keys.batch(batch)).key(self.keys.delayed()).arg(batch.hex());
+        let answer: String = call.invoke_async(&mut self.main.clone()).await?;
+        match answer.as_str() {
+            "ok" => Ok(Canceled::Asked),
+            "ended" => Ok(Canceled::Ended),
+            "gone" => Ok(Canceled::Gone),
+            other => Err(StoreError::corrupt("cancel script's answer", other)),
+        }
+    }
+
+    /// Numbers for new chunks of a batch. A number drawn and not used leaves a gap, which hurts nobody.
+    pub async fn draw_chunk_numbers(&self, batch: BatchId, count: usize) -> Result<u32, StoreError> {
+        let mut draw = redis::cmd("HINCRBY");
+        draw.arg(self.keys.batch(batch)).arg("next_chunk").arg(count);
+        let next: u64 = draw.query_async(&mut self.main.clone()).await?;
+        u32::try_from(next - count as u64).map_err(|why| StoreError::corrupt(batch.to_string(), why))
+    }
+}

@@ -1,0 +1,268 @@
+//! A chunk's facts in Redis: written once with the chunk, then field by field through fenced transitions.
+
+use super::{Store, StoreError, record, script};
+use crate::{
+    clock::Millis,
+    domain::{
+        batch::CacheMode,
+        chunk::{ChunkState, Item, Lane},
+        id::{ChunkId, Token, WireTag},
+    },
+};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+
+/// A chunk as planned: everything about it that never changes.
+#[derive(Clone, Debug)]
+pub struct NewChunk {
+    pub id: ChunkId,
+    pub lane: Lane,
+    pub mode: CacheMode,
+    pub tag: WireTag,
+    pub items: Vec<Item>,
+    /// Exact bytes of its file or body at the provider.
+    pub wire_bytes: u64,
+    pub deadline: Millis,
+    pub team: String,
+}
+
+/// A chunk as it is now, without its items.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    pub id: ChunkId,
+    pub lane: Lane,
+    pub mode: CacheMode,
+    pub tag: WireTag,
+    pub prompts: usize,
+    pub wire_bytes: u64,
+    pub deadline: Millis,
+    pub team: String,
+    pub state: ChunkState,
+    /// Creates begun so far.
+    pub attempt: u32,
+    /// Calls about this chunk that failed in a row.
+    pub fails: u32,
+    /// Polls answered *still running* so far.
+    pub polls: u32,
+    /// The uploaded input file, if there is one.
+    pub input: Option<String>,
+    /// Prompts the provider last said were done.
+    pub reported: u64,
+    /// The provider was asked to cancel.
+    pub cancel_sent: bool,
+    /// Provider batches that were looked into and are not this chunk's.
+    pub tried: Vec<String>,
+    /// Since when the provider does not know the batch id we stored (404); none while it does.
+    pub unknown_since: Option<Millis>,
+    /// The token of the dispatch that settled it.
+    pub settled_by: Option<String>,
+}
+
+/// The right to change one chunk, for one dispatch.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    pub chunk: ChunkId,
+    pub token: Token,
+}
+
+/// What became of a fenced step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stepped {
+    Done,
+    /// Another dispatch has the chunk: stop, change nothing.
+    Lost,
+    /// The step leads to a paid call and the batch was cancelled meanwhile.
+    Ending,
+    /// It was in another state than the step allows.
+    Elsewhere(String),
+}
+
+/// What happens to the claim after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    Hold,
+    /// Given back; claimable again after this many milliseconds.
+    After(Millis),
+}
+
+/// A step in a chunk's life.
+pub struct Step<'a> {
+    pub from: &'a [&'static str],
+    pub to: &'a ChunkState,
+    /// Further fields; an empty value removes the field.
+    pub fields: Vec<(&'static str, String)>,
+    pub release: Release,
+    /// True if it leads to a paid call: refused once the batch is cancelled.
+    pub asking: bool,
+}
+
+impl NewChunk {
+    /// Commands that write the chunk, for a pipeline of the caller's: accept's, or a commit's MULTI.
+    pub fn write(&self, store: &Store, pipe: &mut redis::Pipeline) {
+        let fields = [
+            ("v", "1".to_owned()),
+            ("state", ChunkState::Planned.word().to_owned()),
+            ("lane", serde_json::to_string(&self.lane).expect("a lane serializes")),
+            ("lane_id", lane_id(&self.lane)),
+            ("mode", word(self.mode)),
+            ("tag", self.tag.as_str().to_owned()),
+            ("prompts", self.items.len().to_string()),
+            ("wire_bytes", self.wire_bytes.to_string()),
+            ("deadline", self.deadline.to_string()),
+            ("team", self.team.clone()),
+        ];
+        pipe.hset_multiple(store.keys.chunk(self.id), &fields).ignore();
+        pipe.set(store.keys.items(self.id), record::pack_items(&self.items)).ignore();
+    }
+}
+
+/// A lane's name among the ready sets: short, and safe in a key.
+fn lane_id(lane: &Lane) -> String {
+    let digest = Sha256::digest(serde_json::to_vec(lane).expect("a lane serializes"));
+    URL_SAFE_NO_PAD.encode(&digest[..9])
+}
+
+fn word(mode: CacheMode) -> String {
+    serde_json::to_string(&mode).expect("a word").trim_matches('"').to_owned()
+}
+
+impl Store {
+    /// The chunk as it is now; `None` if there is no such chunk (any more).
+    pub async fn chunk(&self, id: ChunkId) -> Result<Option<Chunk>, StoreError> {
+        let fields: HashMap<String, String> =
+            redis::cmd("HGETALL").arg(self.keys.chunk(id)).query_async(&mut self.main.clone()).await?;
+        if fields.is_empty() {
+            return Ok(None);
+        }
+        read_chunk(id, &Fields { id, fields }).map(Some)
+    }
+
+    pub async fn items(&self, id: ChunkId) -> Result<Vec<Item>, StoreError> {
+        let stored: Option<Vec<u8>> =
+            redis::cmd("GET").arg(self.keys.items(id)).query_async(&mut self.main.clone()).await?;
+        record::unpack_items(&stored.ok_or_else(|| StoreError::corrupt(format!("items of {id}"), "absent"))?)
+    }
+
+    /// Notes whose a provider's batch is, as its create's own answer said: no other chunk in doubt may adopt it.
+    pub async fn know_remote(&self, remote: &str, chunk: ChunkId) -> Result<(), StoreError> {
+        let mut set = redis::cmd("SET");
+        set.arg(self.keys.remote(remote)).arg(chunk.to_string()).arg("EX").arg(31 * 24 * 60 * 60);
+        Ok(set.query_async(&mut self.main.clone()).await?)
+    }
+
+    /// The chunk a provider's batch is known to belong to.
+    pub async fn remote_owner(&self, remote: &str) -> Result<Option<ChunkId>, StoreError> {
+        let owner: Option<String> =
+            redis::cmd("GET").arg(self.keys.remote(remote)).query_async(&mut self.main.clone()).await?;
+        Ok(owner.and_then(|text| ChunkId::parse(&text)))
+    }
+
+    /// Takes one step in the chunk's life, if this dispatch still holds it and the chunk is where the step begins.
+    pub async fn step(&self, lease: &Lease, step: &Step<'_>) -> Result<Stepped, StoreError> {
+        let mut call = script!("transition").prepare_invoke();
+        let batch = lease.chunk.batch;
+        call.key(self.keys.chunk(lease.chunk)).key(self.keys.fence(lease.chunk)).key(self.keys.batch(batch));
+        call.key(self.keys.claimed()).key(self.keys.delayed());
+        call.arg(lease.chunk.to_string()).arg(lease.token.as_str()).arg(step.from.join(",")).arg(step.to.word());
+        match step.release {
+            Release::Hold => call.arg("hold"),
+            Release::After(delay) => call.arg(delay),
+        };
+        call.arg(self.skew_ms).arg(if step.asking { "asking" } else { "" });
+        for (name, value) in state_fields(step.to).into_iter().chain(step.fields.iter().cloned()) {
+            call.arg(name).arg(value);
+        }
+        let answer: String = call.invoke_async(&mut self.lease.clone()).await?;
+        Ok(match answer.as_str() {
+            "ok" => Stepped::Done,
+            "lost" => Stepped::Lost,
+            "ending" => Stepped::Ending,
+            _ => Stepped::Elsewhere(answer),
+        })
+    }
+}
+
+/// The fields that hold a state's own data; those of other states are removed.
+fn state_fields(state: &ChunkState) -> Vec<(&'static str, String)> {
+    let (mut newest, mut looks, mut remote, mut sources, mut looked) = Default::default();
+    match state {
+        ChunkState::Planned | ChunkState::Settled => {}
+        ChunkState::Submitting { newest_before } => newest = newest_before.clone().unwrap_or_default(),
+        ChunkState::InDoubt { newest_before, looks: n } => {
+            newest = newest_before.clone().unwrap_or_default();
+            looks = n.to_string();
+        }
+        ChunkState::Running { remote: id } => remote = id.clone(),
+        ChunkState::Harvested { remote: id, sources: list, looked: once } => {
+            remote = id.clone();
+            sources = serde_json::to_string(list).expect("strings serialize");
+            looked = if *once { "1".to_owned() } else { String::new() };
+        }
+    }
+    vec![("newest", newest), ("looks", looks), ("remote", remote), ("sources", sources), ("looked", looked)]
+}
+
+struct Fields {
+    id: ChunkId,
+    fields: HashMap<String, String>,
+}
+
+impl Fields {
+    fn text(&self, name: &str) -> Result<&str, StoreError> {
+        self.get(name).ok_or_else(|| StoreError::corrupt(format!("chunk {}", self.id), format!("no {name}")))
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.fields.get(name).map(String::as_str)
+    }
+
+    fn number<N: std::str::FromStr>(&self, name: &str) -> Option<N> {
+        self.get(name)?.parse().ok()
+    }
+
+    fn parsed<T>(&self, name: &str, parse: impl Fn(&str) -> Option<T>) -> Result<T, StoreError> {
+        parse(self.text(name)?).ok_or_else(|| StoreError::corrupt(format!("chunk {}", self.id), format!("odd {name}")))
+    }
+}
+
+fn read_chunk(id: ChunkId, fields: &Fields) -> Result<Chunk, StoreError> {
+    Ok(Chunk {
+        id,
+        lane: fields.parsed("lane", |text| serde_json::from_str(text).ok())?,
+        mode: fields.parsed("mode", |text| serde_json::from_value(text.into()).ok())?,
+        tag: fields.parsed("tag", WireTag::from_stored)?,
+        prompts: fields.parsed("prompts", |text| text.parse().ok())?,
+        wire_bytes: fields.parsed("wire_bytes", |text| text.parse().ok())?,
+        deadline: fields.parsed("deadline", |text| text.parse().ok())?,
+        team: fields.text("team")?.to_owned(),
+        state: read_state(fields)?,
+        attempt: fields.number("attempt").unwrap_or(0),
+        fails: fields.number("fails").unwrap_or(0),
+        polls: fields.number("polls").unwrap_or(0),
+        input: fields.get("input").map(str::to_owned),
+        reported: fields.number("reported").unwrap_or(0),
+        cancel_sent: fields.get("cancel_sent") == Some("1"),
+        tried: fields.get("tried").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
+        unknown_since: fields.number("unknown_since"),
+        settled_by: fields.get("settled_by").map(str::to_owned),
+    })
+}
+
+fn read_state(fields: &Fields) -> Result<ChunkState, StoreError> {
+    let newest_before = fields.get("newest").map(str::to_owned);
+    let remote = || fields.text("remote").map(str::to_owned);
+    Ok(match fields.text("state")? {
+        "planned" => ChunkState::Planned,
+        "submitting" => ChunkState::Submitting { newest_before },
+        "in_doubt" => ChunkState::InDoubt { newest_before, looks: fields.number("looks").unwrap_or(0) },
+        "running" => ChunkState::Running { remote: remote()? },
+        "harvested" => ChunkState::Harvested {
+            remote: remote()?,
+            sources: fields.parsed("sources", |text| serde_json::from_str(text).ok())?,
+            looked: fields.get("looked") == Some("1"),
+        },
+        "settled" => ChunkState::Settled,
+        other => return Err(StoreError::corrupt(format!("chunk {}", fields.id), format!("unknown state {other}"))),
+    })
+}

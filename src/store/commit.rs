@@ -1,0 +1,251 @@
+//! The one transaction a chunk is settled in: all of its results, its state and its batch's progress, or nothing.
+//! Doing it twice changes nothing. Staging, which comes before, touches no key that anybody reads.
+
+use super::{
+    Store, StoreError,
+    chunks::{Lease, NewChunk},
+    pages::Run,
+    queue::millis,
+    record::{self, StoredAnswer},
+};
+use crate::{
+    clock,
+    domain::{
+        batch::CacheMode,
+        id::{ChunkId, Token},
+        key::CacheKey,
+        outcome::Usage,
+    },
+};
+use bytes::Bytes;
+use redis::{Value, aio::MultiplexedConnection};
+use std::time::Duration;
+
+/// Times a MULTI is begun anew because its fence moved without being taken away.
+const ATTEMPTS: u32 = 5;
+
+/// Sent by text: inside a MULTI there is no second try for a script Redis has forgotten.
+const PROGRESS_TEXT: &str = include_str!("scripts/progress.lua");
+
+/// Everything that changes when a chunk is settled.
+pub struct Settled<'a> {
+    pub lease: &'a Lease,
+    /// The batch's counter of the state the chunk is in: `c_planned`, `c_submitting` or `c_running`.
+    pub counter: &'static str,
+    pub mode: CacheMode,
+    /// Keys with a staged answer.
+    pub answered: &'a [CacheKey],
+    /// Fragments written for the batch's open pages; the MULTI makes them live.
+    pub fragments: &'a [(u32, Run)],
+    /// What is asked again.
+    pub follow_ups: &'a [NewChunk],
+    pub delta: Delta,
+}
+
+/// What a commit adds to its batch's counts; results, not questions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delta {
+    pub succeeded: u64,
+    pub failed: u64,
+    pub canceled: u64,
+    pub expired: u64,
+    pub usage: Usage,
+    /// Prompts of this chunk the provider never reported as done in a poll; may be negative for those asked again.
+    pub reported: i64,
+}
+
+/// What became of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    Done,
+    /// Another dispatch has the chunk; nothing was changed.
+    Lost,
+}
+
+impl Store {
+    /// Notes that a dispatch is about to stage, so that what it leaves behind is found if it dies.
+    pub async fn begin_staging(&self, lease: &Lease, patience: Duration) -> Result<(), StoreError> {
+        let due = clock::now_ms() + millis(patience);
+        let mut zadd = redis::cmd("ZADD");
+        zadd.arg(self.keys.chores()).arg(due).arg(stage_chore(lease.chunk, &lease.token));
+        Ok(zadd.query_async(&mut self.main.clone()).await?)
+    }
+
+    /// Stages packed answers ([`record::pack_cached`]) under the dispatch's token, with the cache's time to live, which a rename carries along.
+    pub async fn stage(&self, token: &Token, answers: &[(CacheKey, Vec<u8>)], ttl: Duration) -> Result<(), StoreError> {
+        let mut pipe = redis::pipe();
+        for (key, packed) in answers {
+            pipe.cmd("SET").arg(self.keys.staged(token, key)).arg(packed).arg("PX").arg(millis(ttl)).ignore();
+        }
+        Ok(pipe.query_async(&mut self.main.clone()).await?)
+    }
+
+    /// Staged answers, read back to be packed for their readers. All must be there.
+    pub async fn staged(&self, token: &Token, keys: &[CacheKey]) -> Result<Vec<(CacheKey, StoredAnswer)>, StoreError> {
+        let names: Vec<String> = keys.iter().map(|key| self.keys.staged(token, key)).collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let values: Vec<Option<Bytes>> = redis::cmd("MGET").arg(&names).query_async(&mut self.main.clone()).await?;
+        let absent = |key: &CacheKey| StoreError::corrupt(format!("staged answer {key}"), "absent or another's");
+        let unpack = |(key, stored): (&CacheKey, Option<Bytes>)| {
+            // The key inside the entry proves the pairing, not the order of the reply.
+            let answer = record::unpack_cached(key, &stored.ok_or_else(|| absent(key))?)?.ok_or_else(|| absent(key))?;
+            Ok((*key, answer))
+        };
+        keys.iter().zip(values).map(unpack).collect()
+    }
+
+    /// Settles a chunk: the only writer of outcomes.
+    ///
+    /// A lost reply is no failure: the chunk's state says whether this token settled it.
+    pub async fn commit(&self, settled: &Settled<'_>, cache_ttl: Duration) -> Result<Committed, StoreError> {
+        for _ in 0..ATTEMPTS {
+            let mut connection = self.dedicated().await?;
+            if !self.watch_fence(&mut connection, settled.lease).await? {
+                return self.settled_by_us(settled.lease).await;
+            }
+            match self.transaction(settled).query_async::<Option<Value>>(&mut connection).await {
+                Ok(Some(replies)) => {
+                    self.after_exec(settled, &replies, cache_ttl).await?;
+                    return Ok(Committed::Done);
+                }
+                Ok(None) => {} // the fence changed between look and EXEC: look again
+                // The connection broke, or a command inside failed: EXEC may have been applied all the same.
+                Err(error) => match self.settled_by_us(settled.lease).await? {
+                    Committed::Done => return Ok(Committed::Done),
+                    Committed::Lost => return Err(error.into()),
+                },
+            }
+        }
+        Ok(Committed::Lost)
+    }
+
+    async fn watch_fence(&self, connection: &mut MultiplexedConnection, lease: &Lease) -> Result<bool, StoreError> {
+        let fence = self.keys.fence(lease.chunk);
+        redis::cmd("WATCH").arg(&fence).query_async::<()>(connection).await?;
+        let token: Option<String> = redis::cmd("GET").arg(&fence).query_async(connection).await?;
+        Ok(token.as_deref() == Some(lease.token.as_str()))
+    }
+
+    async fn settled_by_us(&self, lease: &Lease) -> Result<Committed, StoreError> {
+        let chunk = self.chunk(lease.chunk).await?;
+        let ours = chunk.and_then(|chunk| chunk.settled_by).is_some_and(|token| token == lease.token.as_str());
+        Ok(if ours { Committed::Done } else { Committed::Lost })
+    }
+
+    /// The MULTI. Its first command is a plain write, which a full Redis refuses at queueing, and with it all the rest.
+    fn transaction(&self, settled: &Settled<'_>) -> redis::Pipeline {
+        let Settled { lease, mode, answered, fragments, follow_ups, .. } = settled;
+        let chunk = lease.chunk;
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        let state = [
+            ("state", "settled".to_owned()),
+            ("settled_by", lease.token.to_string()),
+            ("settled_at", clock::now_ms().to_string()),
+            ("succeeded", settled.delta.succeeded.to_string()),
+            ("failed", settled.delta.failed.to_string()),
+        ];
+        pipe.hset_multiple(self.keys.chunk(chunk), &state).ignore();
+        let rename = match mode {
+            CacheMode::Refresh => Some("RENAME"),
+            CacheMode::Use | CacheMode::Bypass | CacheMode::Only => Some("RENAMENX"),
+            CacheMode::Off => None,
+        };
+        for key in rename.map_or(&[][..], |_| answered) {
+            pipe.cmd(rename.unwrap_or_default()).arg(self.keys.staged(&lease.token, key)).arg(self.keys.cached(key));
+        }
+        for (page, run) in *fragments {
+            let directory = self.keys.fragments(chunk.batch, *page);
+            pipe.hset(directory, chunk.number, run.to_stored()).ignore();
+        }
+        for follow_up in *follow_ups {
+            follow_up.write(self, &mut pipe);
+        }
+        self.progress_call(settled, &mut pipe);
+        pipe.zrem(self.keys.claimed(), chunk.to_string()).ignore();
+        pipe.del(self.keys.fence(chunk)).ignore();
+        pipe
+    }
+
+    fn progress_call(&self, settled: &Settled<'_>, pipe: &mut redis::Pipeline) {
+        let Delta { succeeded, failed, canceled, expired, usage, reported } = settled.delta;
+        let batch = settled.lease.chunk.batch;
+        let barren = succeeded == 0 && settled.follow_ups.is_empty();
+        let call = pipe.cmd("EVAL").arg(PROGRESS_TEXT).arg(3);
+        call.arg(self.keys.batch(batch)).arg(self.keys.seal()).arg(self.keys.delayed());
+        call.arg(batch.hex()).arg(settled.counter).arg(if barren { "1" } else { "0" });
+        call.arg(settled.fragments.len());
+        for (page, _) in settled.fragments {
+            call.arg(*page);
+        }
+        call.arg(settled.follow_ups.len());
+        for follow_up in settled.follow_ups {
+            call.arg(follow_up.id.number);
+        }
+        let Usage { input_tokens, cached_input_tokens, output_tokens } = usage;
+        let counts = [("succeeded", succeeded), ("failed", failed), ("canceled", canceled), ("expired", expired)];
+        let tokens =
+            [("input_tokens", input_tokens), ("cached_input_tokens", cached_input_tokens), ("output_tokens", output_tokens)];
+        for (name, delta) in counts.into_iter().chain(tokens).filter(|(_, delta)| *delta > 0) {
+            call.arg(name).arg(delta);
+        }
+        if reported != 0 {
+            call.arg("reported").arg(reported);
+        }
+        call.ignore();
+    }
+
+    /// Tidies up: staged answers that found an older one in their place, and that one's time to live.
+    async fn after_exec(&self, settled: &Settled<'_>, replies: &Value, ttl: Duration) -> Result<(), StoreError> {
+        let lease = settled.lease;
+        let left: Vec<&CacheKey> = match settled.mode {
+            CacheMode::Off => settled.answered.iter().collect(),
+            CacheMode::Refresh => Vec::new(),
+            CacheMode::Use | CacheMode::Bypass | CacheMode::Only => {
+                let renamed: Vec<i64> = redis::from_redis_value(replies.clone()).unwrap_or_default();
+                let stayed = |(key, renamed)| (renamed == 0).then_some(key);
+                settled.answered.iter().zip(renamed).filter_map(stayed).collect()
+            }
+        };
+        let mut pipe = redis::pipe();
+        for key in &left {
+            pipe.unlink(self.keys.staged(&lease.token, key)).ignore();
+            if settled.mode != CacheMode::Off {
+                pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(millis(ttl)).arg("GT").ignore();
+            }
+        }
+        pipe.zrem(self.keys.chores(), stage_chore(lease.chunk, &lease.token)).ignore();
+        Ok(pipe.query_async(&mut self.main.clone()).await?)
+    }
+
+    /// Removes what a dispatch staged and never committed: its answers and its fragments. Live fragments stay.
+    pub(super) async fn clear_stage(&self, chunk: ChunkId, token: &Token) -> Result<(), StoreError> {
+        let items = match self.items(chunk).await {
+            Ok(items) => items,
+            Err(StoreError::Corrupt { .. }) => return Ok(()), // the batch has ended and took its chunks' items along
+            Err(away) => return Err(away),
+        };
+        let staged: Vec<String> = items.iter().map(|item| self.keys.staged(token, &item.key)).collect();
+        self.unlink(&staged).await?;
+        let name = fragment_name(chunk, token);
+        let pages: std::collections::BTreeSet<u32> = items.iter().flat_map(|item| &item.places).map(|at| at.page).collect();
+        for page in pages {
+            let live = self.fragments(chunk.batch, page).await?.into_iter().any(|(_, run)| run.name == name);
+            if !live {
+                self.remove_run(|frame| self.keys.fragment(chunk.batch, page, &name, frame)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name a dispatch's fragments bear: its chunk's number and its token.
+pub fn fragment_name(chunk: ChunkId, token: &Token) -> String {
+    format!("{}.{token}", chunk.number)
+}
+
+fn stage_chore(chunk: ChunkId, token: &Token) -> String {
+    format!("stage:{chunk}:{token}")
+}

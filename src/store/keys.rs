@@ -1,0 +1,184 @@
+//! Every key string of ours in Redis, one doc line each: who writes, who reads, when it dies.
+//!
+//! Keys carry a hash tag and no script or MULTI spans two: `{<namespace>}` for all that a namespace's work touches,
+//! `{sys}` for the index from batch id to namespace.
+
+use crate::domain::{
+    id::{BatchId, ChunkId, Token},
+    key::CacheKey,
+};
+use sha2::{Digest, Sha256};
+
+/// The keys of one namespace.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub fn new(namespace: &str) -> Keys {
+        Keys { prefix: format!("{{{namespace}}}:") }
+    }
+
+    /// What every key of the namespace begins with; scripts build the keys of queue members from it.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    fn of(&self, rest: std::fmt::Arguments<'_>) -> String {
+        format!("{}{rest}", self.prefix)
+    }
+
+    // The cache.
+
+    /// An answer. Written by a commit (renamed from its staged name), read at accept; dies by the cache's TTL.
+    pub fn cached(&self, key: &CacheKey) -> String {
+        self.of(format_args!("c:{key}"))
+    }
+
+    /// An answer on its way in. Written by the harvest under its dispatch token; renamed by the commit, else removed by
+    /// the chore of its dispatch.
+    pub fn staged(&self, token: &Token, key: &CacheKey) -> String {
+        self.of(format_args!("s:{token}:{key}"))
+    }
+
+    /// An entry whose stored key was not the asked one, set aside for an operator. Written at look-up; dies with its TTL.
+    pub fn suspect(&self, key: &CacheKey) -> String {
+        self.of(format_args!("suspect:{key}"))
+    }
+
+    // A batch.
+
+    /// The facts of a batch (hash). Written by accept, then field by field by commit, seal and cancel; dies at retention.
+    pub fn batch(&self, batch: BatchId) -> String {
+        self.of(format_args!("b:{}", batch.hex()))
+    }
+
+    /// Prompts of a JSON body as they came, until its other members are known. Written and removed by accept.
+    pub fn raw(&self, batch: BatchId, number: u32) -> String {
+        self.of(format_args!("b:{}:raw:{number}", batch.hex()))
+    }
+
+    /// Which results stand on a page that is not sealed yet. Written by accept; removed when the page is sealed.
+    pub fn manifest(&self, batch: BatchId, page: u32) -> String {
+        self.of(format_args!("b:{}:m:{page}", batch.hex()))
+    }
+
+    /// Bodies of a page's prompts that must be asked. Written by accept, read by submit; removed when the page is sealed.
+    pub fn spool(&self, batch: BatchId, page: u32) -> String {
+        self.of(format_args!("b:{}:s:{page}", batch.hex()))
+    }
+
+    /// Which fragments of an open page are live (hash: source -> name and frame count). Written by accept and by commits,
+    /// read by readers and the sealer; removed when the page is sealed.
+    pub fn fragments(&self, batch: BatchId, page: u32) -> String {
+        self.of(format_args!("b:{}:f:{page}", batch.hex()))
+    }
+
+    /// Some outcomes of an open page, keyed. Written by accept and by harvests; removed when the page is sealed, or with
+    /// its dispatch if that never committed.
+    pub fn fragment(&self, batch: BatchId, page: u32, name: &str, frame: u32) -> String {
+        self.of(format_args!("b:{}:f:{page}:{name}:{frame}", batch.hex()))
+    }
+
+    /// Which pages are sealed (hash: page -> name and frame count). Written by accept and the sealer; dies at retention.
+    pub fn sealed_pages(&self, batch: BatchId) -> String {
+        self.of(format_args!("b:{}:pages", batch.hex()))
+    }
+
+    /// Results of a sealed page in order. Written once, never changed; dies at retention.
+    pub fn sealed(&self, batch: BatchId, page: u32, name: &str, frame: u32) -> String {
+        self.of(format_args!("b:{}:p:{page}:{name}:{frame}", batch.hex()))
+    }
+
+    /// Index of each page's first result (u32, big endian). Written by accept, read to find an offset; dies at retention.
+    pub fn starts(&self, batch: BatchId) -> String {
+        self.of(format_args!("b:{}:starts", batch.hex()))
+    }
+
+    /// Batches of a team by creation time (sorted set). Written by accept, read by the list; entries die at retention.
+    pub fn team(&self, team: &str) -> String {
+        self.of(format_args!("t:{team}"))
+    }
+
+    /// Batches that have not ended (sorted set by creation). Written by accept and by the script that ends a batch.
+    pub fn open_batches(&self) -> String {
+        self.of(format_args!("open"))
+    }
+
+    /// The right of an upload to its pages (sorted set by last progress). Written by accept, removed by its last script,
+    /// or by the sweeper once idle.
+    pub fn uploads(&self) -> String {
+        self.of(format_args!("uploads"))
+    }
+
+    /// How far an upload is (hash): what the sweeper must remove if it breaks off. Dies with the upload.
+    pub fn upload(&self, batch: BatchId) -> String {
+        self.of(format_args!("u:{}", batch.hex()))
+    }
+
+    /// What an Idempotency-Key was answered. Written by accept; dies after 24 hours, a lock of work in hand after 90 s.
+    pub fn idempotency(&self, team: &str, key: &str) -> String {
+        let digest = Sha256::digest(key.as_bytes());
+        let hex = digest.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        self.of(format_args!("i:{team}:{hex}"))
+    }
+
+    // Chunks.
+
+    /// The facts of a chunk (hash). Written by accept or a commit, then by fenced transitions; dies at retention.
+    pub fn chunk(&self, chunk: ChunkId) -> String {
+        self.of(format_args!("k:{chunk}"))
+    }
+
+    /// The questions of a chunk. Written with the chunk; removed once its batch has ended.
+    pub fn items(&self, chunk: ChunkId) -> String {
+        self.of(format_args!("k:{chunk}:items"))
+    }
+
+    /// The token of the dispatch that may change the chunk. Written by claim, removed by release and commit.
+    pub fn fence(&self, chunk: ChunkId) -> String {
+        self.of(format_args!("k:{chunk}:fence"))
+    }
+
+    /// Which chunk a provider's batch belongs to, by its create's own answer. Dies after 31 days, with the provider's results.
+    pub fn remote(&self, remote: &str) -> String {
+        self.of(format_args!("r:{remote}"))
+    }
+
+    /// Chunks that wait for a time (sorted set by due time): back-off and the poll schedule.
+    pub fn delayed(&self) -> String {
+        self.of(format_args!("delayed"))
+    }
+
+    /// Chunks in a worker's hands (sorted set by expiry of the lease).
+    pub fn claimed(&self) -> String {
+        self.of(format_args!("claimed"))
+    }
+
+    /// Lanes that have ready chunks (set). The ready chunks of one lane are `ready:<lane>` (sorted set by deadline);
+    /// both are written by the claim script alone.
+    pub fn lanes(&self) -> String {
+        self.of(format_args!("lanes"))
+    }
+
+    /// Pages a commit touched (sorted set by due time; a lease moves it). Written by commits and the sealer.
+    pub fn seal(&self) -> String {
+        self.of(format_args!("seal"))
+    }
+
+    /// What the sweeper has to do and when (sorted set by due time). Written by whoever leaves something behind.
+    pub fn chores(&self) -> String {
+        self.of(format_args!("chores"))
+    }
+
+    /// Queue members nobody could read (list, at most 1,000). For an operator.
+    pub fn dead_letters(&self) -> String {
+        self.of(format_args!("dead"))
+    }
+}
+
+/// The namespace of a batch. Written before the batch; an entry without a batch is a 404. Dies with retention's margin.
+pub fn namespace_of(batch: BatchId) -> String {
+    format!("{{sys}}:batch:{}", batch.hex())
+}

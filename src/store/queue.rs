@@ -1,0 +1,78 @@
+//! Which chunk next: ready, delayed and claimed are three sorted sets, never one. A claim is a lease with a fresh token
+//! per dispatch; an owner's name would not be enough, for the same worker can meet its own ghost.
+
+use super::{Store, StoreError, chunks::Lease, script};
+use crate::{
+    clock::Millis,
+    domain::id::{ChunkId, Token},
+};
+use std::time::Duration;
+
+/// A chunk in our hands.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub lease: Lease,
+    /// How often its claim ran out without a step.
+    pub reclaims: u32,
+    /// Redis's clock at the claim.
+    pub now: Millis,
+}
+
+impl Store {
+    /// Claims the most urgent chunk that is due, if any. `token` must be fresh.
+    pub async fn claim(&self, token: Token, lease: Duration) -> Result<Option<Claim>, StoreError> {
+        let mut call = script!("claim").prepare_invoke();
+        call.key(self.keys.delayed()).key(self.keys.claimed()).key(self.keys.lanes());
+        call.arg(self.keys.prefix()).arg(token.as_str()).arg(millis(lease)).arg(self.skew_ms);
+        call.arg(self.keys.dead_letters());
+        let claimed: Option<(String, Millis, u32)> = call.invoke_async(&mut self.lease.clone()).await?;
+        let Some((id, now, reclaims)) = claimed else { return Ok(None) };
+        let chunk = ChunkId::parse(&id).ok_or_else(|| StoreError::corrupt("queue member", id))?;
+        Ok(Some(Claim { lease: Lease { chunk, token }, reclaims, now }))
+    }
+
+    /// Extends a claim; false if it is no longer ours.
+    pub async fn renew(&self, held: &Lease, lease: Duration) -> Result<bool, StoreError> {
+        let mut call = script!("renew").prepare_invoke();
+        call.key(self.keys.fence(held.chunk)).key(self.keys.claimed());
+        call.arg(held.chunk.to_string()).arg(held.token.as_str()).arg(millis(lease)).arg(self.skew_ms);
+        Ok(call.invoke_async::<u8>(&mut self.lease.clone()).await? == 1)
+    }
+
+    /// Lets go of a claim on a chunk that has nothing to be done.
+    pub async fn forget_claim(&self, held: &Lease) -> Result<(), StoreError> {
+        let mut pipe = redis::pipe();
+        pipe.atomic().zrem(self.keys.claimed(), held.chunk.to_string()).ignore();
+        pipe.del(self.keys.fence(held.chunk)).ignore();
+        Ok(pipe.query_async(&mut self.lease.clone()).await?)
+    }
+
+    /// Leases the first due member of a queue of chores or pages: its text, and the lease to finish it with.
+    pub(super) async fn take(&self, queue: &str, lease: Duration) -> Result<Option<(String, String)>, StoreError> {
+        let mut call = script!("take").prepare_invoke();
+        call.key(queue).arg(millis(lease)).arg(self.skew_ms);
+        Ok(call.invoke_async(&mut self.lease.clone()).await?)
+    }
+
+    /// Removes a leased member, unless somebody has queued it again since.
+    pub(super) async fn done(&self, queue: &str, member: &str, lease: &str) -> Result<(), StoreError> {
+        let mut call = script!("done").prepare_invoke();
+        call.key(queue).arg(member).arg(lease);
+        Ok(call.invoke_async(&mut self.lease.clone()).await?)
+    }
+
+    /// Depths for `/metrics`: delayed, claimed, pages to seal, chores, open batches.
+    pub async fn depths(&self) -> Result<[(&'static str, u64); 5], StoreError> {
+        let keys = &self.keys;
+        let mut pipe = redis::pipe();
+        for key in [keys.delayed(), keys.claimed(), keys.seal(), keys.chores(), keys.open_batches()] {
+            pipe.zcard(key);
+        }
+        let (delayed, claimed, seal, chores, open) = pipe.query_async(&mut self.main.clone()).await?;
+        Ok([("delayed", delayed), ("claimed", claimed), ("seal", seal), ("chores", chores), ("open_batches", open)])
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

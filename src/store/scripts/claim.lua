@@ -1,0 +1,51 @@
+#!lua flags=allow-oom
+-- Takes one chunk to work on: expired claims go back, due chunks become ready, the most urgent head of a lane is popped.
+-- KEYS  1 delayed   2 claimed   3 lanes
+-- ARGV  1 key prefix   2 fresh dispatch token   3 lease ms   4 skew ms   5 dead-letter key   6.. lanes not to take from
+-- answer: nil, or { chunk id, now ms, reclaims }
+local prefix, token, lease, dead = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[4])
+
+local function make_ready(id)
+  local facts = redis.call('HMGET', prefix .. 'k:' .. id, 'lane_id', 'deadline')
+  if not facts[1] then
+    redis.call('LPUSH', dead, 'chunk:' .. id)
+    redis.call('LTRIM', dead, 0, 999)
+    return
+  end
+  redis.call('ZADD', prefix .. 'ready:' .. facts[1], facts[2] or 0, id)
+  redis.call('SADD', KEYS[3], facts[1])
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 64)) do
+  redis.call('ZREM', KEYS[2], id)
+  redis.call('DEL', prefix .. 'k:' .. id .. ':fence')
+  if redis.call('EXISTS', prefix .. 'k:' .. id) == 1 then
+    redis.call('HINCRBY', prefix .. 'k:' .. id, 'reclaims', 1)
+  end
+  make_ready(id)
+end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 256)) do
+  redis.call('ZREM', KEYS[1], id)
+  make_ready(id)
+end
+
+local closed = {}
+for i = 6, #ARGV do closed[ARGV[i]] = true end
+local best, best_lane, best_score
+for _, lane in ipairs(redis.call('SMEMBERS', KEYS[3])) do
+  if not closed[lane] then
+    local head = redis.call('ZRANGE', prefix .. 'ready:' .. lane, 0, 0, 'WITHSCORES')
+    if not head[1] then
+      redis.call('SREM', KEYS[3], lane)
+    elseif not best or tonumber(head[2]) < best_score then
+      best, best_lane, best_score = head[1], lane, tonumber(head[2])
+    end
+  end
+end
+if not best then return nil end
+redis.call('ZREM', prefix .. 'ready:' .. best_lane, best)
+redis.call('ZADD', KEYS[2], now + lease, best)
+redis.call('SET', prefix .. 'k:' .. best .. ':fence', token)
+return { best, now, tonumber(redis.call('HGET', prefix .. 'k:' .. best, 'reclaims') or '0') }

@@ -1,0 +1,86 @@
+//! The seal queue: pages a commit touched. Entries are leased like chunks, and a page becomes sealed once.
+
+use super::{Store, StoreError, pages::Run, queue::millis, script};
+use crate::domain::id::BatchId;
+use std::time::Duration;
+
+/// A page that may be complete, leased.
+#[derive(Clone, Debug)]
+pub struct PageClaim {
+    pub batch: BatchId,
+    pub page: u32,
+    member: String,
+    lease: String,
+}
+
+/// What sealing a page did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealed {
+    Done,
+    /// It was the last page: the batch has ended.
+    Ended,
+    /// Somebody else sealed it, or the batch is gone: what we wrote is nobody's, and dies by itself.
+    NotOurs,
+    /// A frame did not live long enough: the page stays open and in the queue.
+    Torn,
+}
+
+impl Store {
+    /// The next touched page, if any.
+    pub async fn take_page(&self, lease: Duration) -> Result<Option<PageClaim>, StoreError> {
+        let Some((member, lease)) = self.take(&self.keys.seal(), lease).await? else { return Ok(None) };
+        let parsed = member.split_once(':').and_then(|(id, page)| Some((BatchId::from_hex(id)?, page.parse().ok()?)));
+        let Some((batch, page)) = parsed else {
+            self.dead_letter(&self.keys.seal(), &member).await?;
+            return Ok(None);
+        };
+        Ok(Some(PageClaim { batch, page, member, lease }))
+    }
+
+    /// Puts a page back that is not complete: the last commit that touches it will queue it again.
+    pub async fn drop_page(&self, claim: &PageClaim) -> Result<(), StoreError> {
+        self.done(&self.keys.seal(), &claim.member, &claim.lease).await
+    }
+
+    /// Makes what was written the sealed page. The last page ends the batch, and leaves the spool to the sweeper.
+    pub async fn seal_page(
+        &self,
+        claim: &PageClaim,
+        run: &Run,
+        retention: Duration,
+        grace: Duration,
+    ) -> Result<Sealed, StoreError> {
+        let mut call = script!("seal").prepare_invoke();
+        let keys = &self.keys;
+        call.key(keys.batch(claim.batch)).key(keys.sealed_pages(claim.batch)).key(keys.seal());
+        call.key(keys.open_batches()).key(keys.chores());
+        for frame in 0..run.frames {
+            call.key(keys.sealed(claim.batch, claim.page, &run.name, frame));
+        }
+        call.arg(claim.batch.hex()).arg(claim.page).arg(run.to_stored());
+        call.arg(self.skew_ms).arg(millis(retention)).arg(millis(grace));
+        let answer: String = call.invoke_async(&mut self.main.clone()).await?;
+        match answer.as_str() {
+            "sealed" => Ok(Sealed::Done),
+            "ended" => Ok(Sealed::Ended),
+            "already" | "gone" => Ok(Sealed::NotOurs),
+            "torn" => Ok(Sealed::Torn),
+            other => Err(StoreError::corrupt("seal script's answer", other)),
+        }
+    }
+
+    pub(super) async fn remove_sealed(&self, batch: BatchId, page: u32, run: &Run) -> Result<(), StoreError> {
+        let frames: Vec<String> = (0..run.frames).map(|n| self.keys.sealed(batch, page, &run.name, n)).collect();
+        self.unlink(&frames).await
+    }
+
+    /// Moves a queue member nobody can read out of the way.
+    pub(super) async fn dead_letter(&self, queue: &str, member: &str) -> Result<(), StoreError> {
+        tracing::error!(queue, member, "queue member cannot be read; moved to the dead letters");
+        metrics::counter!("batchgate_dead_letters_total").increment(1);
+        let mut pipe = redis::pipe();
+        pipe.atomic().zrem(queue, member).ignore();
+        pipe.lpush(self.keys.dead_letters(), member).ignore().ltrim(self.keys.dead_letters(), 0, 999).ignore();
+        Ok(pipe.query_async(&mut self.main.clone()).await?)
+    }
+}

@@ -1,0 +1,132 @@
+//! DOOR: time. Claims what is due and steps it: claim -> step -> release. Decides nothing about batches.
+//!
+//! Take a permit before claiming, never hold more than can start now. Every step runs in a task of its own, so that a
+//! panic in one is an outcome and not the end of the loop; the claim's guard owns the renewal.
+
+mod guard;
+mod step;
+
+use crate::{
+    domain::id::Token,
+    lifecycle::{Heartbeats, Tasks},
+    pipeline::{Gateway, seal},
+    store::{StoreError, queue::Claim},
+};
+use guard::Guard;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
+
+/// Longest sleep of a loop that found nothing to do.
+const IDLE: Duration = Duration::from_millis(500);
+/// Shortest: right after there was something.
+const BUSY: Duration = Duration::from_millis(20);
+/// Wait after Redis failed.
+const AWAY: Duration = Duration::from_secs(1);
+
+/// Starts the worker's loops; they end when the tasks are told to stop.
+pub fn start(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats, workers: usize) {
+    let (slots, main) = (Arc::new(Semaphore::new(workers)), Arc::clone(gateway));
+    let (claim_tasks, claim_beats) = (tasks.clone(), beats.clone());
+    tasks.spawn_loop("claim", async move { claim_loop(main, slots, claim_tasks, claim_beats).await });
+    let (main, seal_tasks, seal_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+    tasks.spawn_loop("seal", async move { seal_loop(&main, &seal_tasks, &seal_beats).await });
+    let (main, sweep_tasks, sweep_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+    tasks.spawn_loop("sweep", async move { sweep_loop(&main, &sweep_tasks, &sweep_beats).await });
+}
+
+async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, beats: Heartbeats) {
+    let mut idle = BUSY;
+    while !tasks.stopping() {
+        beats.tick("claim");
+        let Ok(permit) = Arc::clone(&slots).try_acquire_owned() else {
+            tasks.sleep(BUSY).await;
+            continue;
+        };
+        match gateway.store.claim(fresh_token(), gateway.settings.lease).await {
+            Ok(Some(claim)) => {
+                idle = BUSY;
+                metrics::counter!("batchgate_claims_total").increment(1);
+                let gateway = Arc::clone(&gateway);
+                let step_tasks = tasks.clone();
+                tasks.spawn(async move {
+                    work(&gateway, &step_tasks, claim).await;
+                    drop(permit);
+                });
+            }
+            Ok(None) => {
+                tasks.sleep(idle).await;
+                idle = (idle * 2).min(IDLE);
+            }
+            Err(error) => trouble("claim", &error, &tasks).await,
+        }
+    }
+}
+
+/// Steps one claimed chunk until it is given back, and gives the claim back whatever happens.
+async fn work(gateway: &Arc<Gateway>, tasks: &Tasks, claim: Claim) {
+    let chunk = claim.lease.chunk;
+    let guard = Guard::hold(gateway, tasks, &claim.lease);
+    let stepping = {
+        let (gateway, claim) = (Arc::clone(gateway), claim.clone());
+        tasks.spawn(async move { step::run(&gateway, &claim).await })
+    };
+    let abort = stepping.abort_handle();
+    tokio::select! {
+        done = stepping => match done {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(%chunk, %error, "step failed; the claim runs out and it is tried again");
+                metrics::counter!("batchgate_steps_failed_total").increment(1);
+            }
+            Err(panic) => {
+                tracing::error!(%chunk, %panic, "step panicked; the claim runs out and it is tried again");
+                metrics::counter!("batchgate_steps_failed_total").increment(1);
+            }
+        },
+        () = guard.lost() => {
+            tracing::warn!(%chunk, "lost the claim; the step stops");
+            abort.abort();
+        }
+    }
+}
+
+async fn seal_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+    let mut idle = BUSY;
+    while !tasks.stopping() {
+        beats.tick("seal");
+        match seal::seal_next(gateway, &fresh_token()).await {
+            Ok(true) => idle = BUSY,
+            Ok(false) => {
+                tasks.sleep(idle).await;
+                idle = (idle * 2).min(IDLE);
+            }
+            Err(error) => trouble("seal", &error, tasks).await,
+        }
+    }
+}
+
+async fn sweep_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+    while !tasks.stopping() {
+        beats.tick("sweep");
+        match gateway.store.take_chore(Duration::from_secs(60)).await {
+            Ok(Some(chore)) => {
+                if let Err(error) = gateway.store.do_chore(&chore).await {
+                    trouble("sweep", &error, tasks).await;
+                }
+            }
+            Ok(None) => tasks.sleep(IDLE).await,
+            Err(error) => trouble("sweep", &error, tasks).await,
+        }
+    }
+}
+
+/// An owner is nobody's name: a token is drawn for each dispatch.
+fn fresh_token() -> Token {
+    Token::new(&rand::random())
+}
+
+async fn trouble(what: &str, error: &StoreError, tasks: &Tasks) {
+    tracing::error!(what, %error, "loop failed; again shortly");
+    metrics::counter!("batchgate_loop_errors_total", "loop" => what.to_owned()).increment(1);
+    tasks.sleep(AWAY).await;
+}

@@ -1,0 +1,51 @@
+//! One match from a chunk's state to the verb that moves it on.
+
+use crate::{
+    domain::{chunk::ChunkState, settlement::Ending},
+    pipeline::{
+        Gateway, collect,
+        dispatch::{self, After, Held},
+    },
+    store::{StoreError, queue::Claim},
+};
+
+/// Steps taken in one claim before it is looked at anew: a chunk passes at most through all its states.
+const MAX_STEPS: usize = 12;
+
+/// Steps a claimed chunk until it is given back.
+pub(super) async fn run(gateway: &Gateway, claim: &Claim) -> Result<(), StoreError> {
+    for _ in 0..MAX_STEPS {
+        if one(gateway, claim).await? == After::Finished {
+            return Ok(());
+        }
+    }
+    Err(StoreError::corrupt(format!("chunk {}", claim.lease.chunk), "does not come to rest"))
+}
+
+async fn one(gateway: &Gateway, claim: &Claim) -> Result<After, StoreError> {
+    let id = claim.lease.chunk;
+    let Some(chunk) = gateway.store.chunk(id).await? else {
+        gateway.store.forget_claim(&claim.lease).await?;
+        return Ok(After::Finished);
+    };
+    let progress = gateway.store.progress(id.batch).await?;
+    let ending = match &progress {
+        // A batch that is gone wants nothing more, and neither does one that ended.
+        None => Some(Ending::Canceled),
+        Some(progress) if progress.cancel_requested || progress.ended_at.is_some() => Some(Ending::Canceled),
+        Some(_) if claim.now > chunk.deadline => Some(Ending::Expired),
+        Some(_) => None,
+    };
+    let held = Held { gateway, lease: &claim.lease, chunk: &chunk, ending, now: claim.now };
+    match &chunk.state {
+        ChunkState::Planned => dispatch::submit(&held).await,
+        ChunkState::Submitting { newest_before } => dispatch::doubt(&held, newest_before.clone()).await,
+        ChunkState::InDoubt { newest_before, looks } => dispatch::look(&held, newest_before.as_ref(), *looks).await,
+        ChunkState::Running { remote } => collect::poll(&held, remote).await,
+        ChunkState::Harvested { remote, sources, looked } => collect::harvest(&held, remote, sources, *looked).await,
+        ChunkState::Settled => {
+            gateway.store.forget_claim(&claim.lease).await?;
+            Ok(After::Finished)
+        }
+    }
+}
