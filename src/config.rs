@@ -124,8 +124,10 @@ impl Reader<'_> {
                  a worker that waits for a stalled provider would lose its chunk"
             ));
         }
-        let (poll_min, poll_max) =
-            (self.read("BATCHGATE_POLL_MIN", duration, seconds(5)), self.read("BATCHGATE_POLL_MAX", duration, seconds(60)));
+        let (poll_min, poll_max) = (
+            self.read("BATCHGATE_POLL_MIN", duration, seconds(5)),
+            self.read("BATCHGATE_POLL_MAX", duration, seconds(60)),
+        );
         if poll_min.is_zero() || poll_max < poll_min {
             self.mistakes.push("BATCHGATE_POLL_MIN must be above zero and at most BATCHGATE_POLL_MAX".to_owned());
         }
@@ -181,9 +183,11 @@ impl Reader<'_> {
                 return Vec::new();
             }
         };
-        let accounts = if file.providers.is_empty() { self.default_accounts() } else { self.file_accounts(file.providers) };
+        let accounts =
+            if file.providers.is_empty() { self.default_accounts() } else { self.file_accounts(file.providers) };
         if accounts.is_empty() && self.mistakes.is_empty() {
-            self.mistakes.push("no provider: set ANTHROPIC_API_KEY or OPENAI_API_KEY, or [[providers]] in the file".to_owned());
+            self.mistakes
+                .push("no provider: set ANTHROPIC_API_KEY or OPENAI_API_KEY, or [[providers]] in the file".to_owned());
         }
         accounts
     }
@@ -196,9 +200,10 @@ impl Reader<'_> {
         let mut accounts = Vec::new();
         for (name, kind, prefix, models) in table {
             let Some(key) = self.text(&format!("{prefix}_API_KEY")) else { continue };
-            let base_url = self.text(&format!("{prefix}_BASE_URL")).unwrap_or_else(|| default_base_url(kind).to_owned());
-            let models = models.iter().map(|model| (*model).to_owned()).collect();
-            accounts.extend(self.account(name, kind, base_url, vec![Secret::new(key)], models));
+            let base_url =
+                self.text(&format!("{prefix}_BASE_URL")).unwrap_or_else(|| default_base_url(kind).to_owned());
+            let models: Vec<String> = models.iter().map(|model| (*model).to_owned()).collect();
+            accounts.extend(self.account(name, kind, base_url, vec![Secret::new(key)], &models));
         }
         accounts
     }
@@ -226,9 +231,8 @@ impl Reader<'_> {
                 ProviderKind::AnthropicBatch => DEFAULT_ANTHROPIC_MODELS,
                 ProviderKind::OpenAiBatch => DEFAULT_OPENAI_MODELS,
             };
-            let models =
-                provider.models.unwrap_or_else(|| defaults.iter().map(|model| (*model).to_owned()).collect());
-            accounts.extend(self.account(&provider.name, provider.kind, base_url, keys, models));
+            let models = provider.models.unwrap_or_else(|| defaults.iter().map(|model| (*model).to_owned()).collect());
+            accounts.extend(self.account(&provider.name, provider.kind, base_url, keys, &models));
         }
         accounts
     }
@@ -239,7 +243,7 @@ impl Reader<'_> {
         kind: ProviderKind,
         base_url: String,
         api_keys: Vec<Secret>,
-        models: Vec<String>,
+        models: &[String],
     ) -> Option<AccountConfig> {
         let globs: Result<Vec<Glob>, String> = models.iter().map(|model| Glob::parse(model)).collect();
         match globs {
@@ -340,7 +344,9 @@ mod tests {
             ("BATCHGATE_KEY_HASHES", "sha256:xyz"),
         ];
         let mistakes = parse(&given, "").expect_err("nothing of it holds");
-        for name in ["BATCHGATE_CHUNK", "BATCHGATE_LEASE", "BATCHGATE_POLL_MIN", "BATCHGATE_KEY_HASHES", "BATCHGATE_REDIS_URL"] {
+        for name in
+            ["BATCHGATE_CHUNK", "BATCHGATE_LEASE", "BATCHGATE_POLL_MIN", "BATCHGATE_KEY_HASHES", "BATCHGATE_REDIS_URL"]
+        {
             assert!(mistakes.iter().any(|mistake| mistake.contains(name)), "{name}: {mistakes:?}");
         }
     }

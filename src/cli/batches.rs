@@ -23,8 +23,8 @@ pub(crate) struct StatusArgs {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ListArgs {
-    /// At most so many, newest first
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    /// At most so many (up to 100), newest first
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
     limit: u32,
     /// Those behind this batch
     #[arg(long, value_name = "ID")]

@@ -313,7 +313,10 @@ pub(crate) fn is_passing(failure: &Failure) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::scripted::{Scripted, answer},
+        *,
+    };
 
     fn client(base: &str) -> Client {
         Client::new(base, None).expect("a good URL")
@@ -352,6 +355,44 @@ mod tests {
             Some(Some(Duration::from_secs(2)))
         );
         assert_eq!(worth_repeating(&refused(409, "idempotency_in_progress", None)), Some(None));
+    }
+
+    #[tokio::test]
+    async fn a_submit_is_repeated_under_its_key_and_with_its_whole_body() {
+        let later = answer("503 Service Unavailable", "retry-after: 0\r\n", r#"{"code": "draining"}"#);
+        let done = answer("202 Accepted", "idempotency-replayed: true\r\n", r#"{"id": "batch_1"}"#);
+        let server = Scripted::new(&[&later, "", &done]).await; // busy; broken off; there
+        let path = std::env::temp_dir().join(format!("batchgate-submit-{}.jsonl", uuid::Uuid::now_v7()));
+        std::fs::write(&path, "\"Say 0\"\n\"Say 1\"\n").expect("a temp file");
+        let upload = Upload::open(&path, &serde_json::Map::new()).expect("a file");
+        let accepted = server.client.submit(&upload, "key-1", |_| {}).await.expect("the third try");
+        std::fs::remove_file(&path).expect("our own file");
+        assert!(accepted.replayed && accepted.batch["id"] == "batch_1");
+        let asked = server.asked().await;
+        assert_eq!(asked.len(), 3);
+        for request in asked {
+            assert!(request.starts_with("POST /batches HTTP/1.1\r\n"), "{request}");
+            for line in
+                ["idempotency-key: key-1", "content-type: application/x-ndjson", "authorization: Bearer bg_default_x"]
+            {
+                assert!(request.contains(&format!("\r\n{line}\r\n")), "{line} in {request}");
+            }
+            assert!(request.ends_with("\r\n\r\n\"Say 0\"\n\"Say 1\"\n"), "{request}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_names_the_line_of_the_file() {
+        let body = r#"{"code": "invalid_request", "detail": "d", "errors": [{"line": 3, "message": "m"}]}"#;
+        let server = Scripted::new(&[&answer("422 Unprocessable Content", "", body)]).await;
+        let path = std::env::temp_dir().join(format!("batchgate-refused-{}.jsonl", uuid::Uuid::now_v7()));
+        std::fs::write(&path, "\"a\"\n7\n").expect("a temp file");
+        let options = serde_json::from_str(r#"{"chunk": 2}"#).expect("an object"); // a header line is put before
+        let upload = Upload::open(&path, &options).expect("a file");
+        let refused = server.client.submit(&upload, "key-1", |_| {}).await.err().expect("a refusal");
+        std::fs::remove_file(&path).expect("our own file");
+        assert!(refused.to_string().contains("line 2 - m"), "{refused}");
+        assert_eq!(refused.exit_code(), 1);
     }
 
     #[tokio::test]

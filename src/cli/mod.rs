@@ -12,6 +12,8 @@ mod out;
 mod private_redis;
 mod progress;
 mod results;
+#[cfg(test)]
+mod scripted;
 mod serve;
 mod submit;
 mod upload;
@@ -108,7 +110,7 @@ pub async fn run(cli: Cli) -> ExitCode {
 
 async fn dispatch(command: Command) -> Result<Ending, Failure> {
     match command {
-        Command::Serve(args) => serve::run(&args).await.map(|drained| if drained { Ending::Fine } else { Ending::Lacking }).map_err(Failure::from),
+        Command::Serve(args) => Ok(if serve::run(&args).await? { Ending::Fine } else { Ending::Lacking }),
         Command::Sim(args) => crate::sim::run(args).await.map(|()| Ending::Fine).map_err(Failure::from),
         Command::Demo(args) => demo::run(args).await,
         Command::Submit(args) => submit::run(&args.door.client()?, *args).await,

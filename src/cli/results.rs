@@ -16,8 +16,10 @@ use serde_json::Value;
 use std::{fmt, path::PathBuf, time::Duration};
 use tokio::io::AsyncWriteExt;
 
-/// Breaks in a row, without one new line in between, after which the gateway counts as unreachable.
-const BREAKS: u32 = 5;
+/// Tries in a row, 0.5 s, 1 s, 2 s, ... apart, after which a gateway that never answered counts as unreachable,
+const TRIES: u32 = 4;
+/// and one that did, and may be restarting: two minutes.
+const TRIES_AGAIN: u32 = 8;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ResultsArgs {
@@ -79,52 +81,61 @@ pub(crate) async fn run(client: &Client, args: ResultsArgs) -> Result<Ending, Fa
     Ok(if batch.lacking() > 0 { Ending::Lacking } else { Ending::Fine })
 }
 
+/// How far a reading has come.
+struct Cursor {
+    /// The result to read next.
+    at: u64,
+    /// The gateway has answered at least once.
+    reached: bool,
+}
+
 /// Reads the results to their end; returns how many lines were written.
 pub(crate) async fn fetch(client: &Client, id: &str, read: Read, target: &Target) -> Result<u64, Failure> {
     let mut sink = Sink::open(target).await?;
-    let mut at = read.offset;
+    let mut cursor = Cursor { at: read.offset, reached: false };
     let mut breaks = 0;
     loop {
-        let before = at;
-        let broken = match copy(client, id, Read { offset: at, ..read }, &mut sink, &mut at).await {
+        let before = cursor.at;
+        let broken = match copy(client, id, read, &mut sink, &mut cursor).await {
             Ok(()) => break,
             Err(failure @ Failure::Unreachable { .. }) => failure,
             Err(failure) => return Err(failure),
         };
-        breaks = if at > before { 1 } else { breaks + 1 };
-        if breaks > BREAKS {
+        breaks = if cursor.at > before { 1 } else { breaks + 1 };
+        if breaks > if cursor.reached { TRIES_AGAIN } else { TRIES } {
             return Err(broken);
         }
-        tokio::time::sleep(Duration::from_millis(500) * (1 << breaks)).await;
+        tokio::time::sleep(Duration::from_millis(250) * (1 << breaks)).await;
     }
     sink.close().await?;
-    Ok(at - read.offset)
+    Ok(cursor.at - read.offset)
 }
 
 /// All results of a batch small enough for memory.
 pub(crate) async fn read_all(client: &Client, id: &str, read: Read) -> Result<Vec<Value>, Failure> {
     let mut sink = Sink::Memory(Vec::new());
-    copy(client, id, read, &mut sink, &mut 0).await?;
+    copy(client, id, read, &mut sink, &mut Cursor { at: read.offset, reached: false }).await?;
     let Sink::Memory(bytes) = sink else { return Ok(Vec::new()) };
     let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     Ok(lines.map(serde_json::from_slice).collect::<Result<_, _>>().context("read the result lines")?)
 }
 
-/// One reading; `at` moves on with every whole line that was written.
-async fn copy(client: &Client, id: &str, read: Read, sink: &mut Sink, at: &mut u64) -> Result<(), Failure> {
-    let mut stream = client.results(id, read).await?;
+/// One reading from the cursor on; it moves with every whole line that was written.
+async fn copy(client: &Client, id: &str, read: Read, sink: &mut Sink, cursor: &mut Cursor) -> Result<(), Failure> {
+    let mut stream = client.results(id, Read { offset: cursor.at, ..read }).await?;
+    cursor.reached = true;
     let mut tail = Vec::new();
     while let Some(chunk) = stream.next().await {
         tail.extend_from_slice(&chunk?);
         let Some(end) = tail.iter().rposition(|&byte| byte == b'\n') else { continue };
         sink.write(&tail[..=end]).await?;
-        *at += tail[..=end].iter().filter(|&&byte| byte == b'\n').count() as u64;
+        cursor.at += tail[..=end].iter().filter(|&&byte| byte == b'\n').count() as u64;
         tail.drain(..=end);
     }
     if !tail.is_empty() {
         tail.push(b'\n');
         sink.write(&tail).await?;
-        *at += 1;
+        cursor.at += 1;
     }
     Ok(())
 }
@@ -186,5 +197,31 @@ impl Sink {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::scripted::{Scripted, answer},
+        *,
+    };
+
+    #[tokio::test]
+    async fn a_broken_stream_is_read_on_behind_the_last_whole_line() {
+        let broken =
+            "HTTP/1.1 200 OK\r\ncontent-length: 99\r\nconnection: close\r\n\r\n{\"index\": 0}\n{\"index\": 1}\n{\"ind";
+        let rest = answer("200 OK", "", "{\"index\": 2}\n");
+        let server = Scripted::new(&[broken, &rest]).await;
+        let path = std::env::temp_dir().join(format!("batchgate-results-{}", uuid::Uuid::now_v7()));
+        let read = Read { follow: true, ..Read::default() };
+        let lines = fetch(&server.client, "batch_1", read, &Target::File(path.clone())).await.expect("both parts");
+        assert_eq!(lines, 3);
+        let written = std::fs::read_to_string(&path).expect("it has its name");
+        std::fs::remove_file(&path).expect("our own file");
+        assert_eq!(written, "{\"index\": 0}\n{\"index\": 1}\n{\"index\": 2}\n");
+        let asked = server.asked().await;
+        assert!(asked[0].starts_with("GET /batches/batch_1/results?follow=true HTTP"), "{}", asked[0]);
+        assert!(asked[1].starts_with("GET /batches/batch_1/results?offset=2&follow=true HTTP"), "{}", asked[1]);
     }
 }

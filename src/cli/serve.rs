@@ -3,19 +3,24 @@
 use super::private_redis::PrivateRedis;
 use crate::{
     config::{Config, Role},
+    domain::route::ProviderKind,
     http::{self, App, Auth},
     lifecycle::{self, Heartbeats, Tasks},
-    pipeline::Gateway,
+    pipeline::{Gateway, Wake},
     provider::{
         BatchProvider,
         registry::{Account, Kind},
     },
-    domain::route::ProviderKind,
     store::Store,
     telemetry, worker,
 };
 use anyhow::Context;
-use std::{collections::BTreeMap, path::{Path, PathBuf}, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{net::TcpListener, sync::Semaphore};
 
 /// After the first signal, steps in hand get this long; answers being streamed do too.
@@ -23,7 +28,7 @@ const DRAIN: Duration = Duration::from_secs(25);
 
 /// Run the gateway: API and worker in one process
 #[derive(clap::Args, Debug)]
-pub struct ServeArgs {
+pub(super) struct ServeArgs {
     /// Which parts run in this process
     #[arg(long, value_enum, default_value_t)]
     role: Role,
@@ -33,7 +38,7 @@ pub struct ServeArgs {
 }
 
 /// Serves until told to stop. `Ok(false)`: something was still running at the end of the drain.
-pub async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
+pub(super) async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
     let config = Config::load(args.config.as_deref()).map_err(|mistakes| {
         anyhow::anyhow!("{} mistake(s) in the configuration:\n  {}", mistakes.len(), mistakes.join("\n  "))
     })?;
@@ -126,7 +131,7 @@ async fn gateway(config: &Config, redis_url: &str) -> anyhow::Result<Gateway> {
     }
     let settings = config.settings.clone();
     let store = Store::connect(redis_url, &settings.namespace).await.context("connect to redis")?;
-    Ok(Gateway { store, providers, routes: config.routes(), settings })
+    Ok(Gateway { store, providers, routes: config.routes(), settings, wake: Wake::default() })
 }
 
 fn auth(config: &Config) -> Auth {

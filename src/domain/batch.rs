@@ -116,7 +116,10 @@ impl Options {
             match json::parse(&field.bytes) {
                 Ok(value) => options.take(&mut reader, &field.name, value),
                 Err(fault) => {
-                    reader.note(&format!("{}{}", crate::domain::problem::join("", &field.name), fault.pointer()), fault.message());
+                    reader.note(
+                        &format!("{}{}", crate::domain::problem::join("", &field.name), fault.pointer()),
+                        fault.message(),
+                    );
                 }
             }
             let shared = matches!(field.name.as_str(), "model" | "max_tokens" | "params" | "headers");
@@ -128,8 +131,12 @@ impl Options {
 
     fn take(&mut self, reader: &mut Reader, name: &str, value: Value) {
         match name {
-            "prompts" => reader.note("/prompts", "in NDJSON each prompt is a line of its own: put them behind the header"),
-            "batch" => reader.note("/batch", "this is the header of an NDJSON body: put its members directly into the body"),
+            "prompts" => {
+                reader.note("/prompts", "in NDJSON each prompt is a line of its own: put them behind the header");
+            }
+            "batch" => {
+                reader.note("/batch", "this is the header of an NDJSON body: put its members directly into the body");
+            }
             "chunk" | "salt" | "samples" | "repeats" | "cache" | "metadata" if value.is_null() => {}
             "model" | "max_tokens" | "params" | "headers" if value.is_null() => {}
             "chunk" => self.chunk = reader.integer("/chunk", &value, 1..=1_000_000_000),

@@ -39,12 +39,23 @@ pub enum ChunkState {
     Planned,
     /// The intent to create a provider batch is written; whether it was created is known to nobody yet.
     /// `newest_before`: the account's newest batch just before, as the adapter wrote it down for its own search.
-    Submitting { newest_before: Option<String> },
+    Submitting {
+        newest_before: Option<String>,
+    },
     /// The create's answer was lost. `looks`: how often the provider's list was searched in vain.
-    InDoubt { newest_before: Option<String>, looks: u32 },
-    Running { remote: String },
+    InDoubt {
+        newest_before: Option<String>,
+        looks: u32,
+    },
+    Running {
+        remote: String,
+    },
     /// The provider batch has ended; its results can be read. `looked`: once already, and lines were missing.
-    Harvested { remote: String, sources: Vec<String>, looked: bool },
+    Harvested {
+        remote: String,
+        sources: Vec<String>,
+        looked: bool,
+    },
     Settled,
 }
 

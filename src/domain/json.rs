@@ -4,8 +4,14 @@
 //! `$serde_json::private::Number` and `...::RawValue` of a stranger's object for its own secret marks, and does not say
 //! in which member an unpaired surrogate stands. Knows nothing of streams: the text of one value is in memory.
 
-use crate::domain::{canonical, problem};
-use serde_json::{Map, Number, Value};
+use crate::domain::{canonical, problem, run};
+use bytes::Bytes;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::{Map, Number, Value, value::RawValue};
+use std::fmt;
 
 /// Levels of arrays and objects a body may have; the body itself is the first.
 pub const MAX_NESTING: usize = 128;
@@ -63,14 +69,41 @@ impl Fault {
 
 /// Parses one whole value. Of members with the same name the last one wins, as in Python and JavaScript.
 pub fn parse(text: &[u8]) -> Result<Value, Fault> {
-    let text = std::str::from_utf8(text)
-        .map_err(|error| fault(FaultKind::Syntax("invalid UTF-8"), error.valid_up_to()))?;
+    let text =
+        std::str::from_utf8(text).map_err(|error| fault(FaultKind::Syntax("invalid UTF-8"), error.valid_up_to()))?;
     let mut parser = Parser { text, at: 0 };
     let value = parser.value(0)?;
     match parser.peek() {
         None => Ok(value),
         Some(_) => Err(parser.syntax("something follows the value")),
     }
+}
+
+/// An object's members in the order of the text, repeated ones too, their values unread. None if it is no object.
+pub fn members(text: &[u8]) -> Option<Vec<(String, Bytes)>> {
+    struct Members(Vec<(String, Bytes)>);
+    struct Collect;
+    impl<'de> Visitor<'de> for Collect {
+        type Value = Members;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+            let mut members = Vec::new();
+            while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
+                members.push((name, Bytes::copy_from_slice(value.get().as_bytes())));
+            }
+            Ok(Members(members))
+        }
+    }
+    impl<'de> Deserialize<'de> for Members {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Members, D::Error> {
+            deserializer.deserialize_map(Collect)
+        }
+    }
+    serde_json::from_slice(text).ok().map(|Members(members)| members)
 }
 
 fn fault(kind: FaultKind, at: usize) -> Fault {
@@ -192,16 +225,14 @@ impl Parser<'_> {
         let mut text = String::new();
         loop {
             let rest = &self.text.as_bytes()[self.at..];
-            let Some(run) = rest.iter().position(|&byte| matches!(byte, b'"' | b'\\' | ..b' ')) else {
-                self.at = self.text.len();
-                return Err(self.syntax("it breaks off inside a string"));
-            };
-            text.push_str(&self.text[self.at..self.at + run]);
-            self.at += run + 1;
-            match rest[run] {
-                b'"' => return Ok(text),
-                b'\\' => text.push(self.escape()?),
-                _ => return Err(self.syntax("a control character inside a string must be escaped")),
+            let plain = run::plain(rest);
+            text.push_str(&self.text[self.at..self.at + plain]);
+            self.at += plain + 1;
+            match rest.get(plain) {
+                Some(b'"') => return Ok(text),
+                Some(b'\\') => text.push(self.escape()?),
+                None => return Err(fault(FaultKind::Syntax("it breaks off inside a string"), self.text.len())),
+                Some(_) => return Err(self.syntax("a control character inside a string must be escaped")),
             }
         }
     }

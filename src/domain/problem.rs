@@ -68,7 +68,8 @@ pub fn join(pointer: &str, part: &str) -> String {
 
 /// A stranger's word in a message: in backquotes, control characters escaped, clipped.
 pub fn quote(word: &str) -> String {
-    let safe: String = clip(word).chars().flat_map(|c| if c.is_control() { c.escape_unicode().collect() } else { vec![c] }).collect();
+    let safe: String =
+        clip(word).chars().flat_map(|c| if c.is_control() { c.escape_unicode().collect() } else { vec![c] }).collect();
     format!("`{safe}`")
 }
 

@@ -83,8 +83,8 @@ pub struct Prompt {
 impl Prompt {
     /// Reads a prompt of any form and lays in what it lacks of the batch's options.
     ///
-    /// An empty `Err` means: not acceptable, only because of a batch option that is already a problem
-    /// ([`Options::parse`]); there is nothing new to tell.
+    /// Never `Ok` where the batch's own defaults could not be read ([`Options::parse`] told why); the `Err` then holds
+    /// what else is wrong with the prompt, often nothing.
     pub fn parse(text: &PromptText, options: &Options, routes: &Routes) -> Result<Prompt, Vec<Problem>> {
         parse::parse(text, options, routes)
     }
@@ -94,3 +94,6 @@ impl Prompt {
         serde_json::to_vec(&self.body).expect("a value with text keys is always JSON").into()
     }
 }
+
+#[cfg(test)]
+mod tests;

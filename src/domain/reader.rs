@@ -75,7 +75,9 @@ impl Reader {
     /// A model's name. What it may look like is the routes' affair; it ends in keys and metrics, so it has bounds.
     pub(super) fn model(&mut self, pointer: &str, value: Value) -> Option<String> {
         match value {
-            Value::String(name) if !name.is_empty() && name.chars().count() <= 256 && !name.contains(char::is_control) => {
+            Value::String(name)
+                if !name.is_empty() && name.chars().count() <= 256 && !name.contains(char::is_control) =>
+            {
                 Some(name)
             }
             _ => {
@@ -143,7 +145,9 @@ impl Reader {
     fn betas(&mut self, pointer: &str, value: &Value) -> Option<Vec<String>> {
         let names = value.as_str().map(|list| list.split(',').map(str::trim).filter(|name| !name.is_empty()));
         let mut betas: Vec<String> = match names {
-            Some(names) if names.clone().all(|name| name.len() <= 128 && name.bytes().all(|b| b.is_ascii_graphic())) => {
+            Some(names)
+                if names.clone().all(|name| name.len() <= 128 && name.bytes().all(|b| b.is_ascii_graphic())) =>
+            {
                 names.map(str::to_owned).collect()
             }
             _ => {
@@ -172,9 +176,17 @@ mod tests {
     #[test]
     fn whole_numbers_in_any_spelling() {
         for (text, expect) in [
-            ("0", Some(0)), ("-0", Some(0)), ("100", Some(100)), ("100.0", Some(100)), ("1e2", Some(100)),
-            ("0.5", None), ("-1", None), ("1e400", None), ("18446744073709551615", Some(u64::MAX)),
-            ("18446744073709551616", None), ("10e-1", Some(1)),
+            ("0", Some(0)),
+            ("-0", Some(0)),
+            ("100", Some(100)),
+            ("100.0", Some(100)),
+            ("1e2", Some(100)),
+            ("0.5", None),
+            ("-1", None),
+            ("1e400", None),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("10e-1", Some(1)),
         ] {
             let value = crate::domain::json::parse(text.as_bytes()).expect("JSON");
             assert_eq!(integer(value.as_number().expect("a number")), expect, "{text}");

@@ -73,10 +73,14 @@ impl Routes {
     pub fn find(&self, model: &str) -> Result<&Route, String> {
         let found = self.0.iter().find(|route| route.models.iter().any(|glob| glob.matches(model)));
         found.ok_or_else(|| {
-            let known: Vec<String> = self.0.iter().map(|route| {
-                let models: Vec<&str> = route.models.iter().map(Glob::as_str).collect();
-                format!("{} to {}", models.join(", "), route.account)
-            }).collect();
+            let known: Vec<String> = self
+                .0
+                .iter()
+                .map(|route| {
+                    let models: Vec<&str> = route.models.iter().map(Glob::as_str).collect();
+                    format!("{} to {}", models.join(", "), route.account)
+                })
+                .collect();
             let known = if known.is_empty() { "no provider is configured".into() } else { known.join("; ") };
             format!("no provider answers model {}: name one of those configured ({known})", quote(model))
         })
@@ -138,7 +142,8 @@ impl Glob {
                 '*' => Part::Any,
                 '?' => Part::One,
                 '[' => {
-                    let (class, after) = rest.as_str().split_once(']').ok_or_else(|| format!("`{text}` lacks a `]`"))?;
+                    let (class, after) =
+                        rest.as_str().split_once(']').ok_or_else(|| format!("`{text}` lacks a `]`"))?;
                     rest = after.chars();
                     Part::class(class).ok_or_else(|| format!("`[{class}]` names no characters"))?
                 }
@@ -218,13 +223,29 @@ mod tests {
     #[test]
     fn globs_match_whole_names() {
         for (glob, name, expect) in [
-            ("claude-*", "claude-haiku-4-5", true), ("claude-*", "claude-", true), ("claude-*", "claude", false),
-            ("claude-*", "my-claude-x", false), ("claude-*", "Claude-x", false), ("*", "", true), ("*", "x", true),
-            ("o[0-9]*", "o3-mini", true), ("o[0-9]*", "omni-moderation", false), ("o[0-9]*", "o", false),
-            ("o[!0-9]*", "omni", true), ("o[!0-9]*", "o1", false), ("ft:*", "ft:gpt-4o:acme::x", true),
-            ("*-mini", "gpt-5-mini", true), ("*-mini", "gpt-mini-5", false), ("a*b*c", "a-b-b-c", true),
-            ("a*b*c", "a-c-b", false), ("gpt-?", "gpt-5", true), ("gpt-?", "gpt-4o", false), ("x[a-]", "x-", true),
-            ("é*", "école", true), ("llama", "llama", true), ("llama", "llama-3", false),
+            ("claude-*", "claude-haiku-4-5", true),
+            ("claude-*", "claude-", true),
+            ("claude-*", "claude", false),
+            ("claude-*", "my-claude-x", false),
+            ("claude-*", "Claude-x", false),
+            ("*", "", true),
+            ("*", "x", true),
+            ("o[0-9]*", "o3-mini", true),
+            ("o[0-9]*", "omni-moderation", false),
+            ("o[0-9]*", "o", false),
+            ("o[!0-9]*", "omni", true),
+            ("o[!0-9]*", "o1", false),
+            ("ft:*", "ft:gpt-4o:acme::x", true),
+            ("*-mini", "gpt-5-mini", true),
+            ("*-mini", "gpt-mini-5", false),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("gpt-?", "gpt-5", true),
+            ("gpt-?", "gpt-4o", false),
+            ("x[a-]", "x-", true),
+            ("é*", "école", true),
+            ("llama", "llama", true),
+            ("llama", "llama-3", false),
         ] {
             assert_eq!(Glob::parse(glob).expect("a pattern").matches(name), expect, "{glob} on {name}");
         }
@@ -248,13 +269,21 @@ mod tests {
     fn by_default_claude_goes_to_anthropic_and_the_rest_to_openai() {
         let routes = Routes::default();
         for (model, account) in [
-            ("claude-haiku-4-5", "anthropic"), ("gpt-5-mini", "openai"), ("o3", "openai"), ("chatgpt-4o-latest", "openai"),
-            ("text-embedding-3-small", "openai"), ("omni-moderation-latest", "openai"), ("ft:gpt-4o:x", "openai"),
+            ("claude-haiku-4-5", "anthropic"),
+            ("gpt-5-mini", "openai"),
+            ("o3", "openai"),
+            ("chatgpt-4o-latest", "openai"),
+            ("text-embedding-3-small", "openai"),
+            ("omni-moderation-latest", "openai"),
+            ("ft:gpt-4o:x", "openai"),
         ] {
             assert_eq!(routes.find(model).map(|route| route.account.as_str()), Ok(account), "{model}");
         }
         let message = routes.find("llama-3").expect_err("nobody's");
-        assert!(message.contains("`llama-3`") && message.contains("claude-* to anthropic; gpt-*, o[0-9]*"), "{message}");
+        assert!(
+            message.contains("`llama-3`") && message.contains("claude-* to anthropic; gpt-*, o[0-9]*"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -271,10 +300,14 @@ mod tests {
     #[test]
     fn only_official_hosts_bear_the_official_names() {
         for (url, expect) in [
-            ("https://api.anthropic.com", "anthropic"), ("https://API.openai.com:443/v1", "openai"),
-            ("https://api.openai.com.evil.example/v1", "mine"), ("http://127.0.0.1:9000", "mine"),
-            ("https://evil.example/api.openai.com", "mine"), ("https://api.openai.com@evil.example", "mine"),
-            ("https://user@api.openai.com/v1", "openai"), ("", "mine"),
+            ("https://api.anthropic.com", "anthropic"),
+            ("https://API.openai.com:443/v1", "openai"),
+            ("https://api.openai.com.evil.example/v1", "mine"),
+            ("http://127.0.0.1:9000", "mine"),
+            ("https://evil.example/api.openai.com", "mine"),
+            ("https://api.openai.com@evil.example", "mine"),
+            ("https://user@api.openai.com/v1", "openai"),
+            ("", "mine"),
         ] {
             assert_eq!(who("mine", url), expect, "{url}");
         }

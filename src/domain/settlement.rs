@@ -16,8 +16,12 @@ pub enum Ending {
 impl Ending {
     pub fn failure(self) -> Failure {
         match self {
-            Ending::Canceled => Failure::ours(FailureCode::Canceled, "the batch was cancelled before this prompt was answered"),
-            Ending::Expired => Failure::ours(FailureCode::Expired, "the batch's deadline passed before this prompt was answered"),
+            Ending::Canceled => {
+                Failure::ours(FailureCode::Canceled, "the batch was cancelled before this prompt was answered")
+            }
+            Ending::Expired => {
+                Failure::ours(FailureCode::Expired, "the batch's deadline passed before this prompt was answered")
+            }
         }
     }
 }
@@ -66,12 +70,12 @@ impl Settlement {
     }
 
     /// A chunk refused whole with no line named: halves, until the poison prompt stands alone and fails.
-    pub fn bisect(mut items: Vec<Item>, alone: Failure, rules: Rules) -> Settlement {
+    pub fn bisect(mut items: Vec<Item>, alone: &Failure, rules: Rules) -> Settlement {
         if let Some(ending) = rules.ending {
             return Settlement::all(items, &ending.failure());
         }
         if items.len() <= 1 {
-            return Settlement::all(items, &alone);
+            return Settlement::all(items, alone);
         }
         let right = items.split_off(items.len() / 2);
         Settlement { again: vec![items, right], ..Settlement::default() }
@@ -107,10 +111,9 @@ fn fate(item: &Item, verdict: &Verdict, rules: Rules) -> Fate {
         Verdict::Failed(_) => again(item.attempts + 1, item.missed),
         // Neither a window that closed nor somebody else's cancel at the provider is an attempt of the prompt.
         Verdict::Expired | Verdict::Canceled => again(item.attempts, item.missed),
-        Verdict::Missing if item.missed => Fate::Fail(Failure::ours(
-            FailureCode::Missing,
-            "the provider's complete results lacked this prompt twice",
-        )),
+        Verdict::Missing if item.missed => {
+            Fate::Fail(Failure::ours(FailureCode::Missing, "the provider's complete results lacked this prompt twice"))
+        }
         Verdict::Missing => again(item.attempts, true),
     }
 }
@@ -155,9 +158,9 @@ mod tests {
     fn bisecting_ends_with_the_poison_prompt_alone() {
         let rules = Rules { attempts: 3, ending: None };
         let alone = Failure::ours(FailureCode::InvalidRequest, "bad");
-        let halves = Settlement::bisect((0..5).map(|n| item(n, 0, false)).collect(), alone.clone(), rules);
+        let halves = Settlement::bisect((0..5).map(|n| item(n, 0, false)).collect(), &alone, rules);
         assert_eq!(halves.again.iter().map(Vec::len).collect::<Vec<_>>(), [2, 3]);
-        let last = Settlement::bisect(vec![item(0, 0, false)], alone.clone(), rules);
+        let last = Settlement::bisect(vec![item(0, 0, false)], &alone, rules);
         assert_eq!(last.failed, [(item(0, 0, false), alone)]);
     }
 }

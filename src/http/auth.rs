@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 /// The one team there is until teams are configured.
-pub const DEFAULT_TEAM: &str = "default";
+const DEFAULT_TEAM: &str = "default";
 
 /// How requests prove who they are.
 #[derive(Clone, Debug)]
@@ -101,7 +101,8 @@ mod tests {
 
     #[test]
     fn only_loopback_names_pass_in_open_mode() {
-        for name in ["localhost", "localhost:8080", "127.0.0.1:1", "http://127.9.9.9:1", "[::1]:80", "http://localhost"] {
+        for name in ["localhost", "localhost:8080", "127.0.0.1:1", "http://127.9.9.9:1", "[::1]:80", "http://localhost"]
+        {
             assert!(is_loopback(name), "{name}");
         }
         for name in ["evil.example", "http://evil.example:8080", "localhost.evil.example", "10.0.0.1", "null", ""] {

@@ -205,7 +205,9 @@ pub(super) async fn cancel(
     let (batch, _) = find(&app, &team, &id).await?;
     match pipeline::cancel::cancel(&app.gateway, batch).await? {
         Canceled::Asked => {}
-        Canceled::Ended => return Err(ApiError::new(Code::BatchEnded, "the batch has ended; there is nothing to cancel")),
+        Canceled::Ended => {
+            return Err(ApiError::new(Code::BatchEnded, "the batch has ended; there is nothing to cancel"));
+        }
         Canceled::Gone => return Err(ApiError::new(Code::NotFound, "there is no such batch")),
     }
     let (batch, progress) = find(&app, &team, &id).await?;
@@ -223,7 +225,9 @@ pub(super) async fn list(
     let limit = query.number("limit", 1..=100)?.unwrap_or(20);
     let after = match query.text("after") {
         None => None,
-        Some(id) => Some(find(&app, &team, id).await.map_err(|_| ApiError::invalid("`after` names no batch of yours"))?.0),
+        Some(id) => {
+            Some(find(&app, &team, id).await.map_err(|_| ApiError::invalid("`after` names no batch of yours"))?.0)
+        }
     };
     let limit = usize::try_from(limit).expect("at most a hundred");
     let mut ids = app.gateway.store.list(&team.0, after, limit + 1).await?;

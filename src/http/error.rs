@@ -101,7 +101,7 @@ impl ApiError {
         self
     }
 
-    fn because(mut self, cause: impl ToString) -> ApiError {
+    fn because(mut self, cause: &impl ToString) -> ApiError {
         self.cause = Some(cause.to_string());
         self
     }
@@ -147,12 +147,14 @@ impl IntoResponse for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> ApiError {
         match error {
-            StoreError::Away(_) => ApiError::new(Code::Unavailable, "the store does not answer; nothing is lost, try again"),
+            StoreError::Away(_) => {
+                ApiError::new(Code::Unavailable, "the store does not answer; nothing is lost, try again")
+            }
             StoreError::Corrupt { .. } => {
                 ApiError::new(Code::Unavailable, "something stored cannot be read; an operator must look at it")
             }
         }
-        .because(error)
+        .because(&error)
     }
 }
 
@@ -175,7 +177,9 @@ impl From<SubmitError> for ApiError {
             SubmitError::Invalid(problems) => {
                 let count = problems.count();
                 let told = problems.first().len();
-                let detail = format!("{count} problem(s) in the body, the first {told} of them in `errors`; nothing was created");
+                let detail = format!(
+                    "{count} problem(s) in the body, the first {told} of them in `errors`; nothing was created"
+                );
                 ApiError { problems: *problems, ..ApiError::invalid(detail) }
             }
             SubmitError::Lost => {

@@ -69,7 +69,9 @@ pub fn router(app: App) -> Router {
             ApiError::wrong_method(format!("{method} is not a method of this path; see /openapi.yaml"))
         })
         .layer(DefaultBodyLimit::disable())
-        .layer(CatchPanicLayer::custom(|_| ApiError::new(Code::Unavailable, "this request hit a fault of ours").into_response()))
+        .layer(CatchPanicLayer::custom(|_| {
+            ApiError::new(Code::Unavailable, "this request hit a fault of ours").into_response()
+        }))
         .layer(middleware::from_fn_with_state(app.clone(), around))
         .with_state(app)
 }

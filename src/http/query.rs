@@ -31,7 +31,11 @@ impl Query {
         let Some(text) = self.text(name) else { return Ok(None) };
         match text.parse() {
             Ok(number) if range.contains(&number) && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Some(number)),
-            _ => Err(ApiError::invalid(format!("`{name}` must be a whole number from {} to {}", range.start(), range.end()))),
+            _ => Err(ApiError::invalid(format!(
+                "`{name}` must be a whole number from {} to {}",
+                range.start(),
+                range.end()
+            ))),
         }
     }
 

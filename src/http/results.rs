@@ -85,7 +85,9 @@ impl Asked {
         let unknown = match (partial, follow) {
             (true, true) => return Err(ApiError::invalid("`partial` and `follow` exclude each other")),
             (_, true) if page.is_some() => {
-                return Err(ApiError::invalid("`follow` is a stream of lines: leave `limit` and Accept: application/json out"));
+                return Err(ApiError::invalid(
+                    "`follow` is a stream of lines: leave `limit` and Accept: application/json out",
+                ));
             }
             (true, false) => Some(Unknown::Pending),
             (false, true) => Some(Unknown::Follow),

@@ -11,6 +11,7 @@ pub async fn cancel(gateway: &Gateway, batch: BatchId) -> Result<Canceled, Store
     let canceled = gateway.store.cancel(batch).await?;
     if canceled == Canceled::Asked {
         tracing::info!(%batch, "batch cancel asked");
+        gateway.wake.chunks.notify_one();
     }
     Ok(canceled)
 }

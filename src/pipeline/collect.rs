@@ -112,7 +112,7 @@ async fn refused(held: &Held<'_>, refusal: Refusal) -> Result<After, StoreError>
             let items = held.gateway.store.items(held.chunk.id).await?;
             let alone =
                 Failure { code: FailureCode::InvalidRequest, message: detail, provider_code: code, retryable: false };
-            commit::settle(held, Settlement::bisect(items, alone, held.rules())).await
+            commit::settle(held, Settlement::bisect(items, &alone, held.rules())).await
         }
     }
 }
@@ -206,7 +206,9 @@ impl<'a> Harvest<'a> {
 
     async fn take(&mut self, line: Line) -> Result<(), StoreError> {
         let verdict = match &line.outcome {
-            LineOutcome::Final(Outcome::Answered(answer)) => Verdict::Answered(answer.reading.usage.unwrap_or_default()),
+            LineOutcome::Final(Outcome::Answered(answer)) => {
+                Verdict::Answered(answer.reading.usage.unwrap_or_default())
+            }
             LineOutcome::Final(Outcome::Failed(failure)) => Verdict::Failed(failure.clone()),
             LineOutcome::Canceled => Verdict::Canceled,
             LineOutcome::Expired => Verdict::Expired,

@@ -59,6 +59,8 @@ pub async fn settle_staged(held: &Held<'_>, settlement: Settlement, sizes: &Size
             metrics::counter!("batchgate_rebought_total").increment(settlement.rebought as u64);
             let again: usize = settlement.again.iter().map(Vec::len).sum();
             tracing::info!(chunk = %held.chunk.id, answered = answered.len(), failed = settlement.failed.len(), again, "chunk settled");
+            held.gateway.wake.pages.notify_one();
+            held.gateway.wake.chunks.notify_one();
             discard_input(held).await;
         }
         Committed::Lost => {
@@ -86,27 +88,34 @@ async fn discard_input(held: &Held<'_>) {
     }
 }
 
+/// What one page wants of a chunk.
+#[derive(Default)]
+struct Wanted<'a> {
+    answered: Vec<CacheKey>,
+    failed: Vec<(&'a CacheKey, &'a Failure)>,
+}
+
 /// One fragment for every open page that wants an outcome of this chunk.
 async fn write_fragments(
     held: &Held<'_>,
     settlement: &Settlement,
     sizes: &Sizes,
 ) -> Result<Vec<(u32, Run)>, StoreError> {
-    let mut pages: BTreeMap<u32, (Vec<CacheKey>, Vec<(&CacheKey, &Failure)>)> = BTreeMap::new();
+    let mut pages: BTreeMap<u32, Wanted<'_>> = BTreeMap::new();
     for (item, _) in &settlement.answered {
         for place in &item.places {
-            pages.entry(place.page).or_default().0.push(item.key);
+            pages.entry(place.page).or_default().answered.push(item.key);
         }
     }
     for (item, failure) in &settlement.failed {
         for place in &item.places {
-            pages.entry(place.page).or_default().1.push((&item.key, failure));
+            pages.entry(place.page).or_default().failed.push((&item.key, failure));
         }
     }
     let store = &held.gateway.store;
     let name = fragment_name(held.chunk.id, &held.lease.token);
     let mut fragments = Vec::with_capacity(pages.len());
-    for (page, (answered, failed)) in pages {
+    for (page, Wanted { answered, failed }) in pages {
         let mut writer = FrameWriter::fragment(store, held.chunk.id.batch, page, &name);
         for slice in slices(&answered, sizes) {
             for (key, answer) in store.staged(&held.lease.token, slice).await? {
@@ -172,7 +181,8 @@ async fn weigh(held: &Held<'_>, items: &[Item]) -> Result<u64, StoreError> {
     }
     for (page, keys) in homes {
         let bodies = held.gateway.store.spool(chunk.id.batch, page).await?;
-        let body = |key| bodies.get(key).ok_or_else(|| StoreError::corrupt("spool page", "lacks a prompt of the chunk"));
+        let body =
+            |key| bodies.get(key).ok_or_else(|| StoreError::corrupt("spool page", "lacks a prompt of the chunk"));
         for key in &keys {
             total += limits.weight(body(key)?.len());
         }

@@ -102,8 +102,9 @@ impl Held<'_> {
             CallError::Again { after: Some(after), .. } => (*after).max(jittered),
             CallError::Again { after: None, .. } | CallError::NotFound { .. } | CallError::Refused { .. } => jittered,
         };
-        tracing::warn!(chunk = %self.chunk.id, account = %self.chunk.lane.account, %error, wait_ms = wait.as_millis() as u64, "provider call failed; again later");
-        metrics::counter!("batchgate_provider_call_failures_total", "account" => self.chunk.lane.account.clone()).increment(1);
+        tracing::warn!(chunk = %self.chunk.id, account = %self.chunk.lane.account, %error, ?wait, "provider call failed; again later");
+        metrics::counter!("batchgate_provider_call_failures_total", "account" => self.chunk.lane.account.clone())
+            .increment(1);
         let left = self.chunk.deadline.saturating_sub(self.now).max(1_000);
         u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min(left)
     }
@@ -131,13 +132,8 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
     };
     let submitting = ChunkState::Submitting { newest_before: newest_before.clone() };
     let attempt = ("attempt", (held.chunk.attempt + 1).to_string());
-    let intent = Step {
-        from: &["planned"],
-        to: &submitting,
-        fields: vec![attempt],
-        release: Release::Hold,
-        asking: true,
-    };
+    let intent =
+        Step { from: &["planned"], to: &submitting, fields: vec![attempt], release: Release::Hold, asking: true };
     match held.gateway.store.step(held.lease, &intent).await? {
         Stepped::Done => {}
         Stepped::Ending => return Ok(After::Continue),
@@ -191,7 +187,7 @@ async fn not_created(held: &Held<'_>, error: &CallError, state: &ChunkState) -> 
             let kind = if *status == 413 { FailureCode::TooLarge } else { FailureCode::InvalidRequest };
             let provider_code = code.clone().or(Some(status.to_string()));
             let alone = Failure { code: kind, message: detail.clone(), provider_code, retryable: false };
-            commit::settle(held, Settlement::bisect(items, alone, held.rules())).await
+            commit::settle(held, Settlement::bisect(items, &alone, held.rules())).await
         }
         CallError::Again { .. } | CallError::Paused { .. } | CallError::NotFound { .. } | CallError::Refused { .. } => {
             let fails = ("fails", (held.chunk.fails + 1).to_string());
@@ -301,4 +297,3 @@ async fn parcel(held: &Held<'_>) -> Result<Parcel, StoreError> {
         open,
     })
 }
-

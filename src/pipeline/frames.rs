@@ -9,11 +9,11 @@ mod json_body;
 mod ndjson_body;
 mod scan;
 
+use crate::domain::prompt::PromptText;
 use crate::domain::{
     batch::{FieldText, Options},
     problem::Problem,
 };
-use crate::domain::prompt::PromptText;
 
 /// A piece of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,12 +52,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds {
-            frame_bytes: 256 << 20,
-            field_bytes: 16 << 20,
-            fields: 1_000,
-            prompts: Options::MAX_RESULTS,
-        }
+        Bounds { frame_bytes: 256 << 20, field_bytes: 16 << 20, fields: 1_000, prompts: Options::MAX_RESULTS }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     store::Store,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::sync::Notify;
 
 /// What every verb works with.
 pub struct Gateway {
@@ -29,6 +30,17 @@ pub struct Gateway {
     pub providers: BTreeMap<String, Arc<dyn BatchProvider>>,
     pub routes: Routes,
     pub settings: Settings,
+    pub wake: Wake,
+}
+
+/// Wakes the loops of this process when there is something for them. Only a shortcut: being due is data in Redis, and
+/// the loops of other processes find it there within half a second.
+#[derive(Default)]
+pub struct Wake {
+    /// A chunk is due.
+    pub chunks: Notify,
+    /// A page was touched.
+    pub pages: Notify,
 }
 
 /// The figures that bound the work; `config` documents each with its variable and default.

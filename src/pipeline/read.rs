@@ -110,7 +110,10 @@ impl Reader {
         let Some(mut page) = OpenPage::look(&gateway.store, self.batch, self.page).await? else {
             // Sealed since we looked, or its batch was deleted under our eyes.
             if gateway.store.sealed_run(self.batch, self.page).await?.is_none() {
-                return Err(StoreError::corrupt(format!("page {} of {}", self.page, self.batch), "neither open nor sealed"));
+                return Err(StoreError::corrupt(
+                    format!("page {} of {}", self.page, self.batch),
+                    "neither open nor sealed",
+                ));
             }
             return Ok(Vec::new());
         };

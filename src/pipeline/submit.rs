@@ -97,7 +97,20 @@ impl<'g> Submission<'g> {
         let (extent, fields, raw, problems) = Default::default();
         let team = team.to_owned();
         let (raw_prompts, resolver) = (0, None);
-        Ok(Submission { gateway, batch, team, kind, lock, created_at, extent, fields, raw, raw_prompts, resolver, problems })
+        Ok(Submission {
+            gateway,
+            batch,
+            team,
+            kind,
+            lock,
+            created_at,
+            extent,
+            fields,
+            raw,
+            raw_prompts,
+            resolver,
+            problems,
+        })
     }
 
     /// Takes a piece of the body.
@@ -344,7 +357,10 @@ impl<'g> Submission<'g> {
         let facts = BatchFacts { progress: progress.clone() };
         let retention = millis(self.gateway.settings.retention);
         match self.gateway.store.accept(self.batch, &facts, remembered.as_ref(), retention).await? {
-            Accepted::Done => Ok(()),
+            Accepted::Done => {
+                self.gateway.wake.chunks.notify_one();
+                Ok(())
+            }
             Accepted::Lost => Err(SubmitError::Lost),
             Accepted::Locked => Err(SubmitError::Locked),
         }
@@ -372,7 +388,9 @@ fn too_many_chunks(chunk: usize) -> SubmitError {
     problems.push(Problem::new(
         "/chunk",
         None,
-        format!("at most {chunk} prompts a chunk would cut this batch into more than {MAX_CHUNKS} chunks: raise `chunk`"),
+        format!(
+            "at most {chunk} prompts a chunk would cut this batch into more than {MAX_CHUNKS} chunks: raise `chunk`"
+        ),
     ));
     SubmitError::Invalid(Box::new(problems))
 }
@@ -448,7 +466,8 @@ impl Resolver {
         let lane =
             Lane { account: prompt.account.clone(), endpoint: prompt.endpoint, model, headers: prompt.headers.clone() };
         if self.lanes.insert(lane.clone()) && self.lanes.len() > MAX_LANES {
-            let message = format!("more than {MAX_LANES} different models and headers in one batch: send several batches");
+            let message =
+                format!("more than {MAX_LANES} different models and headers in one batch: send several batches");
             problems.push(Problem::new(at, text.line, message));
             return;
         }

@@ -5,7 +5,7 @@
 //! with what else is known, or takes it as cut short.
 
 use super::{
-    CallError,
+    CallError, exchange,
     lines::{Lines, MAX_LINE, Piece},
     transport,
 };
@@ -42,13 +42,15 @@ impl Download {
             if let Some(piece) = self.lines.next() {
                 return Ok(Some(piece));
             }
-            match transport::moving(self.stall, self.response.chunk()).await {
+            match exchange::moving(self.stall, self.response.chunk()).await {
                 Ok(Some(bytes)) => {
                     self.bytes += bytes.len() as u64;
                     self.lines.push(&bytes);
                 }
                 Ok(None) => self.ended = true,
-                Err(detail) => return Err(transport::again(&self.what, format!("after {} bytes: {detail}", self.bytes))),
+                Err(detail) => {
+                    return Err(transport::again(&self.what, format!("after {} bytes: {detail}", self.bytes)));
+                }
             }
         }
     }

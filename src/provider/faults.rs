@@ -2,10 +2,11 @@
 //! (`{"error": {...}}`, with Anthropic's `"type": "error"` around it or not) and bodies that are no JSON at all.
 //!
 //! ```text
-//! 401 402 403, quota and spend codes    Paused     an operator must act
+//! 401 402 403 407, quota and spend      Paused     an operator must act
+//! 3xx                                   Paused     the base URL is not where the provider is
 //! 404, 400 about `input_file_id`        NotFound   patience: what was just made may not be visible yet
 //! 408 409 429 5xx 529                   Again
-//! anything else                         Refused    400 413 422, redirects: repeating will not cure it
+//! anything else                         Refused    400 413 422: repeating will not cure it
 //! ```
 
 use super::{CallError, json, json::Members};
@@ -34,7 +35,7 @@ pub(super) struct Envelope {
     pub code: Option<String>,
     pub param: Option<String>,
     pub message: Option<String>,
-    detail_code: Option<String>,
+    pub detail_code: Option<String>,
 }
 
 impl Envelope {
@@ -77,7 +78,13 @@ impl Envelope {
 }
 
 /// The meaning of an answer that is no success. `what` says what was tried, on which id.
-pub(super) fn classify(what: &str, status: StatusCode, headers: &HeaderMap, body: &[u8], signs: &PauseSigns) -> CallError {
+pub(super) fn classify(
+    what: &str,
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &[u8],
+    signs: &PauseSigns,
+) -> CallError {
     let envelope = Envelope::read(body);
     let detail = describe(what, status, &envelope, body);
     let status = status.as_u16();
@@ -85,6 +92,7 @@ pub(super) fn classify(what: &str, status: StatusCode, headers: &HeaderMap, body
         return CallError::Paused { detail };
     }
     match status {
+        300..=399 | 407 => CallError::Paused { detail },
         404 => CallError::NotFound { detail },
         400 if envelope.param.as_deref() == Some("input_file_id") => CallError::NotFound { detail },
         408 | 409 | 429 | 500..=599 => CallError::Again { after: retry_after(headers), detail },
@@ -143,28 +151,36 @@ mod tests {
     use super::*;
     use reqwest::header::HeaderValue;
 
-    const SIGNS: PauseSigns = PauseSigns { codes: &["insufficient_quota", "enforced_spend_limit_reached"], phrases: &["credit balance is too low"] };
+    const SIGNS: PauseSigns = PauseSigns {
+        codes: &["insufficient_quota", "enforced_spend_limit_reached"],
+        phrases: &["credit balance is too low"],
+    };
 
     fn class(status: u16, body: &str) -> CallError {
         classify("create batch", StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body.as_bytes(), &SIGNS)
     }
 
     fn envelope(kind: &str, message: &str, code: &str) -> String {
-        format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"{message}","code":{code}}},"request_id":"r"}}"#)
+        format!(
+            r#"{{"type":"error","error":{{"type":"{kind}","message":"{message}","code":{code}}},"request_id":"r"}}"#
+        )
     }
 
     #[test]
     fn the_table_holds_whatever_the_body_is() {
         for body in ["", "<html>Bad Gateway</html>", &envelope("t", "m", "null")] {
-            for status in [401, 402, 403] {
+            for status in [301, 307, 401, 402, 403, 407] {
                 assert!(matches!(class(status, body), CallError::Paused { .. }), "{status} {body}");
             }
             for status in [408, 409, 429, 500, 502, 503, 504, 529] {
                 assert!(matches!(class(status, body), CallError::Again { after: None, .. }), "{status} {body}");
             }
             assert!(matches!(class(404, body), CallError::NotFound { .. }));
-            for status in [302, 400, 413, 422] {
-                assert!(matches!(class(status, body), CallError::Refused { status: got, .. } if got == status), "{status} {body}");
+            for status in [400, 413, 422] {
+                assert!(
+                    matches!(class(status, body), CallError::Refused { status: got, .. } if got == status),
+                    "{status} {body}"
+                );
             }
         }
     }
@@ -174,7 +190,10 @@ mod tests {
         let paused = |status, body: String| matches!(class(status, &body), CallError::Paused { .. });
         assert!(paused(429, envelope("insufficient_quota", "m", r#""insufficient_quota""#)));
         assert!(!paused(429, envelope("requests", "m", r#""rate_limit_exceeded""#)));
-        assert!(paused(400, envelope("invalid_request_error", "Your credit balance is too low to use the API.", "null")));
+        assert!(paused(
+            400,
+            envelope("invalid_request_error", "Your credit balance is too low to use the API.", "null")
+        ));
         assert!(!paused(400, envelope("invalid_request_error", "requests.0.x: 'credit balance is too low'", "null")));
         let details = r#"{"error":{"type":"rate_limit_error","message":"m","details":{"error_code":"enforced_spend_limit_reached"}}}"#;
         assert!(paused(429, details.to_owned()));
@@ -188,10 +207,15 @@ mod tests {
 
     #[test]
     fn details_are_short_and_name_no_key() {
-        let CallError::Paused { detail } = class(401, &envelope("e", "Incorrect API key provided: sk-abc***xyz.", r#""invalid_api_key""#))
-        else { panic!("401 pauses") };
+        let CallError::Paused { detail } =
+            class(401, &envelope("e", "Incorrect API key provided: sk-abc***xyz.", r#""invalid_api_key""#))
+        else {
+            panic!("401 pauses")
+        };
         assert_eq!(detail, "create batch: 401 invalid_api_key");
-        let CallError::Refused { detail, code, .. } = class(400, &envelope("e", &"x".repeat(5000), "null")) else { panic!("400 refuses") };
+        let CallError::Refused { detail, code, .. } = class(400, &envelope("e", &"x".repeat(5000), "null")) else {
+            panic!("400 refuses")
+        };
         assert!(detail.chars().count() < MAX_MESSAGE + 50);
         assert_eq!(code.as_deref(), Some("e"));
         let CallError::Again { detail, .. } = class(500, "<html>secret</html>") else { panic!("500 is tried again") };
@@ -201,7 +225,9 @@ mod tests {
     #[test]
     fn retry_after_in_every_form() {
         let wait = |pairs: &[(&'static str, &'static str)]| {
-            retry_after(&pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect())
+            retry_after(
+                &pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect(),
+            )
         };
         assert_eq!(wait(&[("retry-after", "7")]), Some(Duration::from_secs(7)));
         assert_eq!(wait(&[("retry-after", "1.5")]), Some(Duration::from_millis(1500)));

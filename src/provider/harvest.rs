@@ -31,7 +31,8 @@ pub(super) struct Read {
 /// The lines of all `sources`. Ends without an error only if every one of them was read to its end.
 pub(super) fn stream(from: Arc<dyn Source>, sources: Vec<String>) -> BoxStream<'static, Result<Line, CallError>> {
     let harvest = Harvest { from, waiting: sources.into(), open: None };
-    stream::try_unfold(harvest, |mut harvest| async move { Ok(harvest.next().await?.map(|line| (line, harvest))) }).boxed()
+    stream::try_unfold(harvest, |mut harvest| async move { Ok(harvest.next().await?.map(|line| (line, harvest))) })
+        .boxed()
 }
 
 struct Harvest {
@@ -79,7 +80,11 @@ impl Harvest {
     fn count_broken(&self) {
         let provider = self.from.provider();
         metrics::counter!("batchgate_broken_lines_total", "provider" => provider).increment(1);
-        tracing::warn!(provider, source = self.open.as_ref().map(|open| open.source.as_str()), "result line without a readable custom_id");
+        tracing::warn!(
+            provider,
+            source = self.open.as_ref().map(|open| open.source.as_str()),
+            "result line without a readable custom_id"
+        );
     }
 
     async fn close(&mut self) -> Result<(), CallError> {
@@ -89,7 +94,10 @@ impl Harvest {
             return Ok(());
         }
         let Read { lines, bytes } = read;
-        let detail = format!("read results {}: connection closed after {lines} lines, {bytes} bytes, which is not all", open.source);
+        let detail = format!(
+            "read results {}: connection closed after {lines} lines, {bytes} bytes, which is not all",
+            open.source
+        );
         Err(CallError::Again { after: None, detail })
     }
 }

@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn members_are_read_one_by_one() {
-        let object = Members::read(r#"{"a":1,"n":null,"s":"x","e":"","o":{"k":[1,2]},"a":2.0,"big":1e400,"code":429}"#).unwrap();
+        let object =
+            Members::read(r#"{"a":1,"n":null,"s":"x","e":"","o":{"k":[1,2]},"a":2.0,"big":1e400,"code":429}"#).unwrap();
         assert_eq!(object.count("a"), Some(2), "the last of two holds");
         assert!(object.get("n").is_none() && object.get("absent").is_none());
         assert_eq!((object.text("s"), object.word("s")), (Some("x".into()), Some("x".into())));

@@ -111,7 +111,10 @@ mod tests {
     #[test]
     fn a_line_beyond_the_limit_costs_only_itself() {
         for step in [1, 3, 100] {
-            assert_eq!(cut(b"ab\n0123456789\ncd\n0123456789", step, 5), [line("ab"), Piece::TooLong, line("cd"), Piece::TooLong]);
+            assert_eq!(
+                cut(b"ab\n0123456789\ncd\n0123456789", step, 5),
+                [line("ab"), Piece::TooLong, line("cd"), Piece::TooLong]
+            );
         }
     }
 

@@ -16,6 +16,7 @@ use std::{sync::Arc, time::Duration};
 
 pub mod anthropic;
 mod download;
+mod exchange;
 mod faults;
 mod harvest;
 mod json;
@@ -239,12 +240,18 @@ fn unknown_status(provider: &'static str, remote: &RemoteId, word: &str) {
 }
 
 /// The outcome of a cancel call: refused with 400 or 409 it is still well if the batch has ended by itself.
-async fn canceled(provider: &dyn BatchProvider, remote: &RemoteId, call: Result<(), CallError>) -> Result<(), CallError> {
+async fn canceled(
+    provider: &dyn BatchProvider,
+    remote: &RemoteId,
+    call: Result<(), CallError>,
+) -> Result<(), CallError> {
     match call {
-        Err(error @ (CallError::Refused { status: 400, .. } | CallError::Again { .. })) => match provider.status(remote).await {
-            Ok(RemoteStatus::Ended(_) | RemoteStatus::Refused(_)) => Ok(()),
-            Ok(RemoteStatus::Running { .. }) | Err(_) => Err(error),
-        },
+        Err(error @ (CallError::Refused { status: 400, .. } | CallError::Again { .. })) => {
+            match provider.status(remote).await {
+                Ok(RemoteStatus::Ended(_) | RemoteStatus::Refused(_)) => Ok(()),
+                Ok(RemoteStatus::Running { .. }) | Err(_) => Err(error),
+            }
+        }
         other => other,
     }
 }

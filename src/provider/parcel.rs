@@ -101,7 +101,8 @@ pub(super) fn stream(parcel: &Parcel, frame: Frame) -> (BoxStream<'static, Resul
         prompts: 0,
         ended: false,
     };
-    let pieces = stream::try_unfold(writer, |mut writer| async move { Ok(writer.piece().await?.map(|piece| (piece, writer))) });
+    let pieces =
+        stream::try_unfold(writer, |mut writer| async move { Ok(writer.piece().await?.map(|piece| (piece, writer))) });
     (pieces.boxed(), progress)
 }
 
@@ -155,7 +156,8 @@ impl Writer {
         let right = if self.ended { taken == planned && self.prompts == self.parcel.prompts } else { taken <= planned };
         if !right {
             let (chunk, prompts, expected) = (&self.parcel.chunk, self.prompts, self.parcel.prompts);
-            let why = format!("chunk {chunk} has {prompts} prompts in {taken} bytes, planned were {expected} in {planned}");
+            let why =
+                format!("chunk {chunk} has {prompts} prompts in {taken} bytes, planned were {expected} in {planned}");
             return Err(self.progress.fail(why));
         }
         self.progress.0.taken.store(taken, Ordering::Release);
@@ -174,7 +176,10 @@ pub(super) mod tests {
         let lines: Vec<OutLine> = bodies
             .iter()
             .enumerate()
-            .map(|(number, body)| OutLine { custom_id: format!("{number:0>60}"), body: Bytes::from_static(body.as_bytes()) })
+            .map(|(number, body)| OutLine {
+                custom_id: format!("{number:0>60}"),
+                body: Bytes::from_static(body.as_bytes()),
+            })
             .collect();
         Parcel {
             chunk: "chk_1".to_owned(),
@@ -216,7 +221,11 @@ pub(super) mod tests {
             let (pieces, progress) = stream(&parcel(&["1", "2"], wrong), bare());
             let sent: Result<Vec<Bytes>, ReadError> = pieces.try_collect().await;
             assert!(sent.is_err() && !progress.complete(), "{wrong}");
-            assert!(progress.failure().unwrap().starts_with("chunk chk_1 has 2 prompts in 5 bytes"), "{:?}", progress.failure());
+            assert!(
+                progress.failure().unwrap().starts_with("chunk chk_1 has 2 prompts in 5 bytes"),
+                "{:?}",
+                progress.failure()
+            );
         }
         assert!(written(&parcel(&["1\n"], 4), bare()).await.is_err(), "a line end inside a line");
     }

@@ -57,7 +57,7 @@ impl Account {
 pub enum AccountError {
     #[error("provider {account}: no API key")]
     NoKey { account: String },
-    #[error("provider {account}: API key {number} holds characters that no header can carry")]
+    #[error("provider {account}: API key {number} is empty, or holds what no header can carry")]
     UnusableKey { account: String, number: usize },
     #[error("provider {account}: base URL {url:?} is not a plain http or https URL")]
     BaseUrl { account: String, url: String },
@@ -96,7 +96,11 @@ mod tests {
     fn an_unusable_account_says_what_is_wrong_without_the_key() {
         let error = |account: Account| account.connect().err().unwrap().to_string();
         assert_eq!(error(account(Kind::OpenAi, "https://h/v1", &[])), "provider main: no API key");
-        assert!(error(account(Kind::OpenAi, "https://h/v1", &["ok", "a\nb"])).starts_with("provider main: API key 2 holds"));
+        assert!(
+            error(account(Kind::OpenAi, "https://h/v1", &["ok", "a\nb"]))
+                .starts_with("provider main: API key 2 is empty")
+        );
+        assert!(error(account(Kind::Anthropic, "https://h", &[" "])).starts_with("provider main: API key 1 is empty"));
         for url in ["", "ftp://h", "https://h?x=1", "no url"] {
             assert!(error(account(Kind::OpenAi, url, &["k"])).contains("base URL"), "{url}");
         }

@@ -6,22 +6,20 @@
 use super::{
     CallError, CreateError,
     download::Download,
+    exchange::{self, Outgoing, Patience, Reply},
     faults::{self, PauseSigns},
     parcel::Progress,
     registry::{Account, AccountError},
+    secret::Secret,
 };
-use bytes::Bytes;
 use reqwest::{
     Client, Method, RequestBuilder, Response, StatusCode, Url,
-    header::{HeaderMap, HeaderName, HeaderValue, LOCATION},
+    header::{HeaderName, HeaderValue, LOCATION},
     redirect, retry,
 };
-use std::{future::Future, pin::pin, time::Duration};
-use tokio::time::timeout;
+use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A reply that is one JSON document; a page of a hundred batches is far below it.
-const MAX_REPLY: usize = 32 * 1024 * 1024;
 const MAX_REDIRECTS: usize = 5;
 
 /// What a provider wants of every call, and how it speaks of its accounts.
@@ -44,26 +42,12 @@ pub(super) struct Transport {
     base: Url,
     keys: Vec<HeaderValue>,
     /// The keys' text, so that a provider that quotes one is not quoted by us.
-    secrets: Vec<super::secret::Secret>,
+    secrets: Vec<Secret>,
     pooled: Client,
     /// A connection of its own for each create: one out of a pool may be half dead, and every reset is a doubt.
     fresh: Client,
     pub stall: Duration,
     create_timeout: Duration,
-}
-
-/// A whole answer, whatever its status.
-pub(super) struct Reply {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-}
-
-/// No whole answer.
-struct Unanswered {
-    /// Certain: the provider never had the whole call.
-    unsent: bool,
-    detail: String,
 }
 
 impl Transport {
@@ -77,9 +61,13 @@ impl Transport {
         if account.api_keys.is_empty() {
             return Err(AccountError::NoKey { account: name() });
         }
-        let header = |(index, key): (usize, &super::secret::Secret)| {
-            let mut value = HeaderValue::from_str(&format!("{}{}", dialect.key_prefix, key.reveal()))
-                .map_err(|_| AccountError::UnusableKey { account: name(), number: index + 1 })?;
+        let header = |(index, key): (usize, &Secret)| {
+            let unusable = || AccountError::UnusableKey { account: name(), number: index + 1 };
+            if key.reveal().trim().is_empty() {
+                return Err(unusable());
+            }
+            let mut value =
+                HeaderValue::from_str(&format!("{}{}", dialect.key_prefix, key.reveal())).map_err(|_| unusable())?;
             value.set_sensitive(true);
             Ok(value)
         };
@@ -112,8 +100,13 @@ impl Transport {
     pub(super) async fn call(&self, what: &str, method: Method, path: &str) -> Result<Reply, CallError> {
         let mut round = Round::default();
         for key in &self.keys {
-            let builder = self.request(&self.pooled, method.clone(), self.url(path), Some(key), &[]);
-            let reply = self.deliver(builder, &Progress::whole(), self.stall).await.map_err(|lost| again(what, lost.detail))?;
+            let mut builder = self.request(&self.pooled, method.clone(), self.url(path), Some(key), &[]);
+            if method == Method::POST {
+                builder = builder.header("content-length", "0"); // some proxies refuse a POST without it
+            }
+            let reply = exchange::whole(builder, &Progress::whole(), self.brief())
+                .await
+                .map_err(|lost| again(what, lost.detail))?;
             if reply.status.is_success() {
                 return Ok(reply);
             }
@@ -123,9 +116,15 @@ impl Transport {
     }
 
     /// A POST that leaves something harmless behind: the upload of a file. Only the first key uploads.
-    pub(super) async fn upload(&self, what: &str, path: &str, form: reqwest::multipart::Form, progress: &Progress) -> Result<Reply, CallError> {
+    pub(super) async fn upload(
+        &self,
+        what: &str,
+        path: &str,
+        form: reqwest::multipart::Form,
+        progress: &Progress,
+    ) -> Result<Reply, CallError> {
         let builder = self.request(&self.fresh, Method::POST, self.url(path), self.keys.first(), &[]).multipart(form);
-        match self.deliver(builder, progress, self.create_timeout).await {
+        match exchange::whole(builder, progress, self.patient()).await {
             Ok(reply) if reply.status.is_success() => Ok(reply),
             Ok(reply) => Err(self.failure(what, &reply)),
             Err(lost) => Err(unsent(what, progress, lost.detail)),
@@ -134,13 +133,19 @@ impl Transport {
 
     /// A POST that is paid for. Only the first key creates; never repeated, and what is not certain is
     /// [`CreateError::Unknown`].
-    pub(super) async fn create(&self, what: &str, path: &str, headers: &[(&'static str, String)], body: Outgoing) -> Result<Reply, CreateError> {
+    pub(super) async fn create(
+        &self,
+        what: &str,
+        path: &str,
+        headers: &[(&'static str, String)],
+        body: Outgoing,
+    ) -> Result<Reply, CreateError> {
         let builder = self
             .request(&self.fresh, Method::POST, self.url(path), self.keys.first(), headers)
             .header("content-type", "application/json")
             .header("content-length", body.length)
             .body(body.body);
-        match self.deliver(builder, &body.progress, self.create_timeout).await {
+        match exchange::whole(builder, &body.progress, self.patient()).await {
             Ok(reply) if reply.status.is_success() => Ok(reply),
             Ok(reply) if reply.status.is_server_error() && reply.status.as_u16() != 529 => {
                 Err(CreateError::Unknown { detail: self.failure(what, &reply).to_string() })
@@ -160,7 +165,7 @@ impl Transport {
                 return Ok(Download::new(what.to_owned(), response, self.stall));
             }
             let (status, headers) = (response.status(), response.headers().clone());
-            let body = self.whole(response).await.unwrap_or_default();
+            let body = exchange::body(response, self.stall).await.unwrap_or_default();
             round.shut_out(self.failure(what, &Reply { status, headers, body }))?;
         }
         Err(round.end())
@@ -170,13 +175,20 @@ impl Transport {
     async fn follow(&self, what: &str, mut url: Url, key: &HeaderValue) -> Result<Response, CallError> {
         let mut trusted = true;
         for _ in 0..=MAX_REDIRECTS {
-            let builder =
-                self.request(&self.pooled, Method::GET, url.clone(), trusted.then_some(key), &[]).header("accept", "application/binary");
-            let response = self.head(builder, &Progress::whole(), self.stall).await.map_err(|lost| again(what, lost.detail))?;
+            let builder = self
+                .request(&self.pooled, Method::GET, url.clone(), trusted.then_some(key), &[])
+                .header("accept", "application/binary");
+            let response = exchange::head(builder, &Progress::whole(), self.brief())
+                .await
+                .map_err(|lost| again(what, lost.detail))?;
             let Some(next) = redirected(&url, &response) else { return Ok(response) };
             if url.scheme() == "https" && next.scheme() != "https" {
                 let status = response.status().as_u16();
-                return Err(CallError::Refused { status, code: None, detail: format!("{what}: redirect to an unencrypted address") });
+                return Err(CallError::Refused {
+                    status,
+                    code: None,
+                    detail: format!("{what}: redirect to an unencrypted address"),
+                });
             }
             trusted &= next.origin() == self.base.origin();
             url = next;
@@ -184,7 +196,14 @@ impl Transport {
         Err(again(what, format!("more than {MAX_REDIRECTS} redirects")))
     }
 
-    fn request(&self, client: &Client, method: Method, url: Url, key: Option<&HeaderValue>, headers: &[(&'static str, String)]) -> RequestBuilder {
+    fn request(
+        &self,
+        client: &Client,
+        method: Method,
+        url: Url,
+        key: Option<&HeaderValue>,
+        headers: &[(&'static str, String)],
+    ) -> RequestBuilder {
         let mut builder = client.request(method, url);
         if let Some(key) = key {
             builder = builder.header(HeaderName::from_static(self.dialect.key_header), key);
@@ -192,54 +211,20 @@ impl Transport {
         for (name, value) in headers {
             builder = builder.header(*name, value);
         }
-        for (name, value) in self.dialect.headers.iter().filter(|(name, _)| !headers.iter().any(|(given, _)| given == name)) {
+        for (name, value) in
+            self.dialect.headers.iter().filter(|(name, _)| !headers.iter().any(|(given, _)| given == name))
+        {
             builder = builder.header(*name, *value);
         }
         builder
     }
 
-    async fn deliver(&self, builder: RequestBuilder, progress: &Progress, answer: Duration) -> Result<Reply, Unanswered> {
-        let response = self.head(builder, progress, answer).await?;
-        let (status, headers) = (response.status(), response.headers().clone());
-        match self.whole(response).await {
-            Ok(body) => Ok(Reply { status, headers, body }),
-            // An error is known by its status alone.
-            Err(_) if !status.is_success() => Ok(Reply { status, headers, body: Bytes::new() }),
-            Err(detail) => Err(Unanswered { unsent: false, detail }),
-        }
+    fn brief(&self) -> Patience {
+        Patience { moving: self.stall, answer: self.stall }
     }
 
-    /// Sends, until the head of the answer is there. Bounded by `stall` while our body moves, by `answer` after it; a wait
-    /// is judged at its end, so that a stall is noticed after one to two of them.
-    async fn head(&self, builder: RequestBuilder, progress: &Progress, answer: Duration) -> Result<Response, Unanswered> {
-        let mut sending = pin!(builder.send());
-        loop {
-            let before = (progress.taken(), progress.complete());
-            let limit = if progress.complete() { answer } else { self.stall };
-            match timeout(limit, &mut sending).await {
-                Ok(Ok(response)) => return Ok(response),
-                Ok(Err(error)) => {
-                    let unsent = error.is_connect() || error.is_builder() || !progress.complete();
-                    return Err(Unanswered { unsent, detail: faults::chain(&error.without_url()) });
-                }
-                Err(_) if before != (progress.taken(), progress.complete()) => {}
-                Err(_) => {
-                    let waited = if before.1 { "no answer" } else { "no byte taken" };
-                    return Err(Unanswered { unsent: !before.1, detail: format!("{waited} for {limit:?}") });
-                }
-            }
-        }
-    }
-
-    async fn whole(&self, mut response: Response) -> Result<Bytes, String> {
-        let mut body = Vec::new();
-        while let Some(bytes) = moving(self.stall, response.chunk()).await? {
-            if body.len() + bytes.len() > MAX_REPLY {
-                return Err(format!("reply of more than {MAX_REPLY} bytes"));
-            }
-            body.extend_from_slice(&bytes);
-        }
-        Ok(body.into())
+    fn patient(&self) -> Patience {
+        Patience { moving: self.stall, answer: self.create_timeout }
     }
 
     fn failure(&self, what: &str, reply: &Reply) -> CallError {
@@ -287,28 +272,6 @@ impl Round {
 
     fn end(self) -> CallError {
         self.0.expect("an account has a key: checked in Transport::new")
-    }
-}
-
-/// The body of a create: its bytes, their number, and how far they are.
-pub(super) struct Outgoing {
-    pub body: reqwest::Body,
-    pub length: u64,
-    pub progress: Progress,
-}
-
-impl Outgoing {
-    pub(super) fn whole(body: Vec<u8>) -> Outgoing {
-        Outgoing { length: body.len() as u64, body: body.into(), progress: Progress::whole() }
-    }
-}
-
-/// A read with its stall limit; the error says what happened, in words.
-pub(super) async fn moving<T>(stall: Duration, read: impl Future<Output = reqwest::Result<T>>) -> Result<T, String> {
-    match timeout(stall, read).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) => Err(faults::chain(&error.without_url())),
-        Err(_) => Err(format!("no byte came for {stall:?}")),
     }
 }
 

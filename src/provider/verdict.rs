@@ -57,10 +57,23 @@ mod tests {
     fn every_status_has_a_meaning() {
         use FailureCode::*;
         let cases = [
-            (400, InvalidRequest, false), (422, InvalidRequest, false), (418, InvalidRequest, false), (404, NotFound, false),
-            (413, TooLarge, false), (429, RateLimited, true), (503, Overloaded, true), (529, Overloaded, true), (500, ServerError, true),
-            (502, ServerError, true), (599, ServerError, true), (504, Timeout, true), (408, Timeout, true), (401, ServerError, true),
-            (402, ServerError, true), (403, ServerError, true), (409, ServerError, true),
+            (400, InvalidRequest, false),
+            (422, InvalidRequest, false),
+            (418, InvalidRequest, false),
+            (404, NotFound, false),
+            (413, TooLarge, false),
+            (429, RateLimited, true),
+            (503, Overloaded, true),
+            (529, Overloaded, true),
+            (500, ServerError, true),
+            (502, ServerError, true),
+            (599, ServerError, true),
+            (504, Timeout, true),
+            (408, Timeout, true),
+            (401, ServerError, true),
+            (402, ServerError, true),
+            (403, ServerError, true),
+            (409, ServerError, true),
         ];
         for (status, code, retryable) in cases {
             let failure = failure(status, &Envelope::default(), &NONE);

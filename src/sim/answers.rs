@@ -29,7 +29,9 @@ impl Paid<'_> {
 
     /// Put the call number where replayed answers are told from newly paid ones.
     fn sign(&self, mut answer: Value) -> Value {
-        if self.sim_call_in_usage && let Some(usage) = answer.get_mut("usage").and_then(Value::as_object_mut) {
+        if self.sim_call_in_usage
+            && let Some(usage) = answer.get_mut("usage").and_then(Value::as_object_mut)
+        {
             usage.insert("sim_call".into(), self.call.into());
         }
         answer
@@ -97,7 +99,8 @@ pub(crate) fn response(body: &Value, reply: &Reply, paid: Paid<'_>) -> Value {
             "type": "message", "id": paid.id("msg_"), "role": "assistant", "content": [part], "status": status,
         }));
     }
-    let given = |name: &str, default: Value| body.get(name).filter(|given| !given.is_null()).cloned().unwrap_or(default);
+    let given =
+        |name: &str, default: Value| body.get(name).filter(|given| !given.is_null()).cloned().unwrap_or(default);
     paid.sign(json!({
         "id": paid.id("resp_"), "object": "response", "created_at": unix(paid.created), "status": status,
         "background": false, "error": null, "model": paid.model, "output": output,
@@ -278,7 +281,8 @@ mod tests {
     fn vectors_depend_on_the_one_input_only() {
         let together = json!({"model": "e", "input": ["a", "b"], "dimensions": 40});
         let alone = json!({"model": "e", "input": "b", "dimensions": 40});
-        let vector = |body: &Value, index: usize| embeddings(body, &reply(body), PAID)["data"][index]["embedding"].clone();
+        let vector =
+            |body: &Value, index: usize| embeddings(body, &reply(body), PAID)["data"][index]["embedding"].clone();
         assert_eq!(vector(&together, 1), vector(&alone, 0));
         assert_ne!(vector(&together, 0), vector(&together, 1));
         assert_eq!(vector(&alone, 0).as_array().map(Vec::len), Some(40));

@@ -3,14 +3,7 @@
 //! The life of a batch is worked out from the clock whenever somebody looks; nothing runs in between. The
 //! states are each provider's own (`openai::life`, `anthropic::life`).
 
-use std::{
-    collections::HashMap,
-    fs::File,
-    io,
-    os::unix::fs::FileExt,
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{collections::HashMap, fs::File, io, os::unix::fs::FileExt, path::PathBuf, sync::Arc};
 
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde_json::Value;
@@ -77,7 +70,7 @@ impl Requests {
         Self { path, lines: Vec::new() }
     }
 
-    pub(crate) fn add(&mut self, custom_id: &str, span: Span, reply: &Reply) {
+    pub(crate) fn add(&mut self, custom_id: &str, span: &Span, reply: &Reply) {
         let same = self.lines.last().filter(|line| *line.model == *reply.model);
         self.lines.push(Line {
             custom_id: custom_id.into(),
@@ -131,7 +124,12 @@ impl Work {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a share of a count")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a share of a count"
+)]
 fn part(count: usize, share: f64) -> usize {
     (count as f64 * share.clamp(0.0, 1.0)) as usize
 }
@@ -291,7 +289,9 @@ impl Life {
                 Outcome::Expire => continue,
                 _ if done.failed.len() < spoil.fail => Some(Some(spoil.fail_kind.unwrap_or(Trouble::InvalidRequest))),
                 Outcome::Error => Some(None),
-                Outcome::Flaky(times) if ledger.still_flaky(&self.account, line.sha, times) => Some(Some(Trouble::Server)),
+                Outcome::Flaky(times) if ledger.still_flaky(&self.account, line.sha, times) => {
+                    Some(Some(Trouble::Server))
+                }
                 Outcome::Flaky(_) | Outcome::Ok => None,
             };
             if let Some(failure) = fate {
@@ -326,4 +326,3 @@ impl Life {
 pub(crate) fn new_id(prefix: &str) -> String {
     format!("{prefix}{:024x}", rand::random::<u128>() >> 32)
 }
-

@@ -74,7 +74,7 @@ async fn play(sim: Arc<Sim>, wire: Wire, request: Request<Body>) -> Response {
         *nothing.status_mut() = http::StatusCode::NOT_FOUND;
         return nothing;
     };
-    let mut call = Call::begin(sim, found, request);
+    let mut call = Call::begin(sim, &found, request);
     let name = format!("{}:{}", call.provider.name(), call.route.name());
     call.sim.world().ledger.enter(&name);
     let flight = Flight { sim: Arc::clone(&call.sim), entry: call.entry.clone(), name, began: call.began };
@@ -100,7 +100,7 @@ async fn play(sim: Arc<Sim>, wire: Wire, request: Request<Body>) -> Response {
 }
 
 impl Call {
-    fn begin(sim: Arc<Sim>, found: route::Found<'_>, request: Request<Body>) -> Self {
+    fn begin(sim: Arc<Sim>, found: &route::Found<'_>, request: Request<Body>) -> Self {
         let (parts, body) = request.into_parts();
         let now = sim.clock.now();
         let (entry, number) = {

@@ -47,7 +47,8 @@ pub(crate) fn unix(at: f64) -> i64 {
 /// Anthropic's form of a time.
 #[expect(clippy::cast_possible_truncation, reason = "times of this century fit, and `as` saturates beyond")]
 pub(crate) fn rfc3339(at: f64) -> String {
-    Timestamp::from_microsecond((at * 1e6) as i64).map_or_else(|_| "9999-12-31T23:59:59.000000Z".into(), |at| format!("{at:.6}"))
+    Timestamp::from_microsecond((at * 1e6) as i64)
+        .map_or_else(|_| "9999-12-31T23:59:59.000000Z".into(), |at| format!("{at:.6}"))
 }
 
 /// Real seconds as a script gives them; nonsense is no wait at all.

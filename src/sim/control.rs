@@ -87,7 +87,7 @@ async fn ledger(State(sim): State<Arc<Sim>>, Query(mut query): Query<HashMap<Str
         parts: parts.split(',').map(str::to_owned).collect(),
     };
     let report = sim.world().report(&question);
-    let text = sim.blocking(move || report.answer(&question).to_string()).await;
+    let text = sim.blocking(move || report.answer(&question)).await;
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 

@@ -2,13 +2,7 @@
 //!
 //! Knows nothing of what is in it.
 
-use std::{
-    io::SeekFrom,
-    ops::Range,
-    path::PathBuf,
-    sync::Arc,
-    time::Instant,
-};
+use std::{io::SeekFrom, ops::Range, path::PathBuf, sync::Arc, time::Instant};
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
@@ -62,11 +56,17 @@ impl Outgoing {
 
     /// The page that a proxy in front of a provider answers with.
     pub(crate) fn html(status: u16, title: &str) -> Self {
-        let page = format!("<html>\r\n<head><title>{title}</title></head>\r\n<body><h1>{title}</h1></body>\r\n</html>\r\n");
+        let page =
+            format!("<html>\r\n<head><title>{title}</title></head>\r\n<body><h1>{title}</h1></body>\r\n</html>\r\n");
         Self::text(status, "text/html", page)
     }
 
-    pub(crate) async fn file(path: PathBuf, content_type: &'static str, framing: Framing, ranges: bool) -> std::io::Result<Self> {
+    pub(crate) async fn file(
+        path: PathBuf,
+        content_type: &'static str,
+        framing: Framing,
+        ranges: bool,
+    ) -> std::io::Result<Self> {
         let size = tokio::fs::metadata(&path).await?.len();
         let content = Content::File(path, size);
         Ok(Self { status: 200, headers: Vec::new(), content_type, content, framing, ranges })
@@ -180,7 +180,12 @@ async fn cut_range(cut: &Truncate, range: Range<u64>, content: &Content) -> Rang
     range.start..end
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a share of a size")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a share of a size"
+)]
 fn share(size: u64, fraction: f64) -> u64 {
     (size as f64 * fraction.clamp(0.0, 1.0)) as u64
 }
@@ -232,7 +237,7 @@ struct Sending {
 impl Sending {
     async fn next(mut self) -> Option<(std::io::Result<Bytes>, Self)> {
         if self.left.is_empty() {
-            let Some(wire) = self.cut_wire else { return None };
+            let wire = self.cut_wire?;
             // Hyper flushes what it has once a body makes it wait, and that flush ends the connection.
             wire.close_once_flushed();
             drop(self.flight);

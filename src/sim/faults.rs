@@ -259,7 +259,9 @@ pub(crate) fn glob(pattern: &str, name: &str) -> bool {
         }
         Some('?') => name_chars.next().is_some() && glob(pattern_chars.as_str(), name_chars.as_str()),
         Some('[') => match set(pattern_chars.as_str()) {
-            Some((set, rest)) => name_chars.next().is_some_and(|given| in_set(set, given)) && glob(rest, name_chars.as_str()),
+            Some((set, rest)) => {
+                name_chars.next().is_some_and(|given| in_set(set, given)) && glob(rest, name_chars.as_str())
+            }
             None => name_chars.next() == Some('[') && glob(pattern_chars.as_str(), name_chars.as_str()),
         },
         Some(plain) => name_chars.next() == Some(plain) && glob(pattern_chars.as_str(), name_chars.as_str()),
@@ -340,7 +342,8 @@ mod tests {
         ] {
             assert!(Faults::default().add(&rule).is_err(), "{rule}");
         }
-        let all = json!({"fault": {"results": {"fail": "all", "fail_kind": "server", "pad": 10}, "truncate": {"bytes": 3}}});
+        let all =
+            json!({"fault": {"results": {"fail": "all", "fail_kind": "server", "pad": 10}, "truncate": {"bytes": 3}}});
         assert_eq!(Faults::default().add(&all), Ok(()));
     }
 }

@@ -59,8 +59,11 @@ impl Ledger {
     }
 
     /// The call number of an online answer, now billed; an error if it has one.
-    pub(crate) fn bill_online(&mut self, called: Online<'_>, reply: &Reply) -> Result<u64, Problem> {
-        let Online { provider, account, endpoint } = called;
+    pub(crate) fn bill_online(
+        &mut self,
+        &Online { provider, account, endpoint }: &Online<'_>,
+        reply: &Reply,
+    ) -> Result<u64, Problem> {
         match (&reply.problem, reply.outcome()) {
             (Some(problem), _) => return Err(problem.clone()),
             (None, Outcome::Expire) => return Err(Problem::of(provider, Trouble::Timeout)),
@@ -191,8 +194,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Rows are oldest first.
-    pub(crate) fn answer(self, question: &Question) -> Value {
+    /// JSON with the parts that were asked for; rows are oldest first.
+    pub(crate) fn answer(self, question: &Question) -> String {
         let wanted = |row: &Row| {
             question.batch.as_ref().is_none_or(|batch| row.batch.as_ref() == Some(batch))
                 && question.account.as_ref().is_none_or(|account| row.account == *account)
@@ -200,18 +203,25 @@ impl Report {
         let of_batches = self.done.iter().flat_map(|done| done.billed());
         let mut rows: Vec<_> = of_batches.chain(self.online).filter(wanted).collect();
         rows.sort_unstable_by_key(|row| row.call);
-        let mut answer = Map::new();
-        for part in &question.parts {
-            let value = match part.as_str() {
-                "totals" => totals(&rows, self.batches, &self.peak_in_flight),
-                "billed" => plain(&rows),
-                "http" => self.http.iter().map(|entry| plain(&*entry.write())).collect(),
-                _ => continue,
-            };
-            answer.insert(part.clone(), value);
-        }
-        Value::Object(answer)
+        let asks = |part: &str| question.parts.iter().any(|asked| asked == part);
+        let answer = Answer {
+            totals: asks("totals").then(|| totals(&rows, self.batches, &self.peak_in_flight)),
+            billed: asks("billed").then_some(&rows),
+            http: asks("http").then(|| self.http.iter().map(|entry| entry.write().clone()).collect()),
+        };
+        // Not by way of a `Value`, for the rows may be hundreds of thousands.
+        serde_json::to_string(&answer).expect("rows and entries are plain JSON")
     }
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    totals: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    billed: Option<&'a Vec<Row>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http: Option<Vec<Http>>,
 }
 
 fn totals(rows: &[Row], batches: usize, peak_in_flight: &BTreeMap<String, u64>) -> Value {
@@ -226,10 +236,6 @@ fn totals(rows: &[Row], batches: usize, peak_in_flight: &BTreeMap<String, u64>) 
         "output_tokens": rows.iter().map(|row| u64::from(row.output_tokens)).sum::<u64>(),
         "by_provider": by_provider, "peak_in_flight": peak_in_flight,
     })
-}
-
-fn plain<T: Serialize>(value: T) -> Value {
-    serde_json::to_value(value).expect("rows and entries are plain JSON")
 }
 
 #[cfg(test)]

@@ -28,8 +28,7 @@ const IRRELEVANT: [&str; 9] = [
 ];
 
 /// What clients tend to trip over: line ends that are none, controls, combining marks, surrogate pairs.
-const UNICODE: &str =
-    "\u{2028}line\u{2029}para\u{85}nel\u{b}vt\u{1}\u{1f} \u{e9} e\u{301} \u{6f22}\u{5b57} \u{1f600} \\ud83d \"quoted\" \r\n\ttail";
+const UNICODE: &str = "\u{2028}line\u{2029}para\u{85}nel\u{b}vt\u{1}\u{1f} \u{e9} e\u{301} \u{6f22}\u{5b57} \u{1f600} \\ud83d \"quoted\" \r\n\ttail";
 
 /// Stands for a lone surrogate, which no Rust string can hold, until `json::encode` writes the line.
 pub(crate) const LONE_SURROGATE: &str = "\u{10ffff}lone surrogate\u{10ffff}";
@@ -238,7 +237,9 @@ fn write_plain<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
 
 /// The text of the last user turn of `messages`, `input` or `prompt`, whichever the body has.
 pub(crate) fn last_user_text(body: &Value) -> String {
-    let Some(pool) = ["messages", "input", "prompt"].iter().find_map(|name| body.get(name)) else { return String::new() };
+    let Some(pool) = ["messages", "input", "prompt"].iter().find_map(|name| body.get(name)) else {
+        return String::new();
+    };
     let Some(items) = pool.as_array() else { return pool.as_str().unwrap_or_default().to_owned() };
     let turns: Vec<_> = items.iter().filter(|item| item.is_object()).collect();
     match (turns.iter().rev().find(|turn| turn["role"] == "user").or(turns.last()), items.last()) {
@@ -265,10 +266,13 @@ fn spaced(value: &Value) -> String {
     }
 }
 
-/// How many answers a body asks for by `n`.
+/// How many answers a body asks for by `n`; never more than a provider would give.
 pub(crate) fn choices(body: &Value) -> usize {
-    body["n"].as_u64().filter(|wanted| *wanted > 0).and_then(|wanted| usize::try_from(wanted).ok()).unwrap_or(1)
+    let wanted = body["n"].as_u64().and_then(|wanted| usize::try_from(wanted).ok());
+    wanted.map_or(1, |wanted| wanted.clamp(1, MAX_CHOICES))
 }
+
+const MAX_CHOICES: usize = 128;
 
 fn is_reasoning_model(model: &str) -> bool {
     let first_digit = |rest: &str| rest.bytes().next().filter(u8::is_ascii_digit);
@@ -304,7 +308,8 @@ mod tests {
 
     #[test]
     fn the_canonical_form_is_sorted_compact_raw_and_exact() {
-        let body = serde_json::from_str("{ \"b\": 1.50, \"user\": \"x\", \"a\": {\"d\": \"\u{2028}é\", \"c\": 1e400} }");
+        let body =
+            serde_json::from_str("{ \"b\": 1.50, \"user\": \"x\", \"a\": {\"d\": \"\u{2028}é\", \"c\": 1e400} }");
         let expected = "{\"a\":{\"c\":1e400,\"d\":\"\u{2028}é\"},\"b\":1.50}";
         // serde_json may write an exponent's sign; beyond that numbers stay as they were given.
         let written = String::from_utf8(canonical(&body.expect("valid"))).expect("UTF-8").replace("e+", "e");
@@ -313,7 +318,9 @@ mod tests {
 
     #[test]
     fn the_text_tells_the_body_and_the_last_user_turn() {
-        let reply = ask(r#"{"model":"m","messages":[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},{"role":"assistant","content":"c"}]}"#);
+        let reply = ask(
+            r#"{"model":"m","messages":[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]},{"role":"assistant","content":"c"}]}"#,
+        );
         assert_eq!(reply.text, format!("echo {} | b", reply.tag()));
         assert_eq!(reply.outcome(), Outcome::Ok);
         let raw = br#"{"messages":[{"content":"a","role":"user"},{"content":[{"text":"b","type":"text"}],"role":"user"},{"content":"c","role":"assistant"}],"model":"m"}"#;

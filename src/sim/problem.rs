@@ -25,17 +25,17 @@ impl Provider {
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub(crate) status: u16,
-    pub(crate) kind: String,
+    pub(crate) kind: &'static str,
     pub(crate) message: String,
-    pub(crate) code: Option<String>,
+    pub(crate) code: Option<&'static str>,
     pub(crate) param: Option<String>,
     /// Sent with the error, for example `retry-after`.
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
 impl Problem {
-    pub(crate) fn new(status: u16, kind: &str, message: impl Into<String>) -> Self {
-        Self { status, kind: kind.into(), message: message.into(), code: None, param: None, headers: Vec::new() }
+    pub(crate) fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, message: message.into(), code: None, param: None, headers: Vec::new() }
     }
 
     /// A 400 of the request itself; both providers call it by the same type.
@@ -43,8 +43,8 @@ impl Problem {
         Self::new(400, "invalid_request_error", message)
     }
 
-    pub(crate) fn code(mut self, code: &str) -> Self {
-        self.code = Some(code.into());
+    pub(crate) fn code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
         self
     }
 
@@ -65,7 +65,7 @@ impl Problem {
 
     pub(crate) fn of(provider: Provider, trouble: Trouble) -> Self {
         let (status, kind, code, message) = trouble.row(provider);
-        Self { code: code.map(Into::into), ..Self::new(status, kind, message) }
+        Self { code, ..Self::new(status, kind, message) }
     }
 
     /// The usual error of an HTTP status; an unusual status takes the type of its class.
@@ -161,12 +161,9 @@ impl Trouble {
                 Some("rate_limit_exceeded"),
                 "Rate limit reached on requests per min (RPM). Please try again later.",
             ),
-            (Provider::OpenAi, Self::Server) => (
-                500,
-                "server_error",
-                None,
-                "The server had an error while processing your request. Sorry about that!",
-            ),
+            (Provider::OpenAi, Self::Server) => {
+                (500, "server_error", None, "The server had an error while processing your request. Sorry about that!")
+            }
             (Provider::OpenAi, Self::Timeout) => (504, "server_error", None, "The request took too long."),
             (Provider::OpenAi, Self::Overloaded) => (503, "server_error", None, "The server is overloaded."),
             (Provider::Anthropic, Self::InvalidRequest) => (400, INVALID, None, "The request is not valid."),
@@ -174,7 +171,9 @@ impl Trouble {
                 (400, INVALID, None, "prompt is too long: 1000024 tokens > 200000 maximum")
             }
             (Provider::Anthropic, Self::Authentication) => (401, "authentication_error", None, "invalid x-api-key"),
-            (Provider::Anthropic, Self::Billing) => (402, "billing_error", None, "There is an issue with your billing."),
+            (Provider::Anthropic, Self::Billing) => {
+                (402, "billing_error", None, "There is an issue with your billing.")
+            }
             (Provider::Anthropic, Self::Permission) => {
                 (403, "permission_error", None, "Your API key does not have permission for this.")
             }
@@ -185,12 +184,9 @@ impl Trouble {
             (Provider::Anthropic, Self::TooLarge) => {
                 (413, "request_too_large", None, "Request exceeds the maximum size")
             }
-            (Provider::Anthropic, Self::RateLimit) => (
-                429,
-                "rate_limit_error",
-                None,
-                "This request would exceed your organization's rate limit.",
-            ),
+            (Provider::Anthropic, Self::RateLimit) => {
+                (429, "rate_limit_error", None, "This request would exceed your organization's rate limit.")
+            }
             (Provider::Anthropic, Self::Server) => (500, "api_error", None, "Internal server error"),
             (Provider::Anthropic, Self::Timeout) => (504, "timeout_error", None, "Request timed out"),
             (Provider::Anthropic, Self::Overloaded) => (529, "overloaded_error", None, "Overloaded"),
@@ -208,7 +204,7 @@ mod tests {
     fn a_status_finds_its_usual_error() {
         let check = |provider, status, kind: &str, code: Option<&str>| {
             let problem = Problem::of_status(provider, status);
-            assert_eq!((problem.status, problem.kind.as_str(), problem.code.as_deref()), (status, kind, code));
+            assert_eq!((problem.status, problem.kind, problem.code), (status, kind, code));
         };
         check(Provider::OpenAi, 429, "requests", Some("rate_limit_exceeded"));
         check(Provider::OpenAi, 404, INVALID, None);

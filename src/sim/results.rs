@@ -23,8 +23,14 @@ pub(crate) struct ResultFile {
 
 impl ResultFile {
     pub(crate) fn create(path: PathBuf, spoil: Spoil) -> io::Result<Self> {
-        let mut file =
-            Self { file: BufWriter::with_capacity(1 << 18, File::create(&path)?), path, spoil, bytes: 0, seen: 0, tail: Vec::new() };
+        let mut file = Self {
+            file: BufWriter::with_capacity(1 << 18, File::create(&path)?),
+            path,
+            spoil,
+            bytes: 0,
+            seen: 0,
+            tail: Vec::new(),
+        };
         if file.spoil.bom {
             file.put(b"\xef\xbb\xbf")?;
         }
@@ -39,7 +45,9 @@ impl ResultFile {
     pub(crate) fn add_with(&mut self, mut line: Value, conflict: Option<Value>) -> io::Result<()> {
         self.seen += 1;
         let Some(nth) = self.seen.checked_sub(self.spoil.drop).filter(|nth| *nth > 0) else { return Ok(()) };
-        if nth == 1 && let Some(bytes) = self.spoil.pad {
+        if nth == 1
+            && let Some(bytes) = self.spoil.pad
+        {
             line["padding"] = "x".repeat(bytes).into();
         }
         let text = encode(&line);
@@ -123,6 +131,11 @@ mod tests {
         check(json!({"unknown_id": 1, "blank": 1}), &format!("{a}\n{{\"custom_id\":\"never-sent-0\"}}\n\n{b}\n{c}\n"));
         check(json!({"crlf": true, "bom": true, "no_final_newline": true}), &format!("\u{feff}{a}\r\n{b}\r\n{c}"));
         check(json!({"pad": 2}), &format!("{{\"custom_id\":\"a\",\"padding\":\"xx\"}}\n{b}\n{c}\n"));
-        assert!(spoiled(json!({"garbage": 1})).lines().nth(1).is_some_and(|line| serde_json::from_str::<Value>(line).is_err()));
+        assert!(
+            spoiled(json!({"garbage": 1}))
+                .lines()
+                .nth(1)
+                .is_some_and(|line| serde_json::from_str::<Value>(line).is_err())
+        );
     }
 }

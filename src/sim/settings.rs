@@ -6,7 +6,6 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Settings {
@@ -37,7 +36,10 @@ impl Settings {
 }
 
 /// One section with those of the given members that it has.
-pub(crate) fn overridden<T: Serialize + DeserializeOwned>(section: &T, by: &Map<String, Value>) -> serde_json::Result<T> {
+pub(crate) fn overridden<T: Serialize + DeserializeOwned>(
+    section: &T,
+    by: &Map<String, Value>,
+) -> serde_json::Result<T> {
     let mut whole = serde_json::to_value(section)?;
     for (name, value) in by {
         if let Some(slot) = whole.get_mut(name) {
@@ -295,7 +297,6 @@ pub(crate) enum Framing {
     Close,
 }
 
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -314,7 +315,8 @@ mod tests {
 
     #[test]
     fn unknown_names_are_refused() {
-        for patch in [json!({"common": {"windows": 1}}), json!({"azure": {}}), json!({"openai": {"blank_lines": "x"}})] {
+        for patch in [json!({"common": {"windows": 1}}), json!({"azure": {}}), json!({"openai": {"blank_lines": "x"}})]
+        {
             assert!(Settings::default().patched(&patch).is_err(), "{patch}");
         }
         assert!(Settings::knows("canceling_s") && !Settings::knows("common"));

@@ -179,7 +179,8 @@ async fn cancelled_batches_keep_what_was_done() {
 #[tokio::test]
 async fn a_reset_loses_the_answer_but_not_the_batch() {
     with_sim(SimConfig::default(), |sim| async move {
-        let create = || sim.call(Method::POST, "/anthropic/v1/messages/batches").json(&json!({"requests": [message(0, "x")]}));
+        let create =
+            || sim.call(Method::POST, "/anthropic/v1/messages/batches").json(&json!({"requests": [message(0, "x")]}));
         for (moment, batches) in [("before", 0), ("after", 1)] {
             sim.fault("batches.create", json!({"reset": moment})).await;
             create().send().await.expect_err("the connection is reset");
@@ -198,7 +199,8 @@ async fn a_reset_loses_the_answer_but_not_the_batch() {
 async fn a_create_goes_on_when_its_caller_hangs_up() {
     with_sim(SimConfig::default(), |sim| async move {
         sim.fault("batches.create", json!({"delay": 0.3})).await;
-        let create = sim.call(Method::POST, "/anthropic/v1/messages/batches").json(&json!({"requests": [message(0, "x")]}));
+        let create =
+            sim.call(Method::POST, "/anthropic/v1/messages/batches").json(&json!({"requests": [message(0, "x")]}));
         create.timeout(Duration::from_millis(100)).send().await.expect_err("too slow for its caller");
         let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
         while sim.get("/_sim/ledger?parts=totals").await["totals"]["batches"] != 1 {
@@ -212,7 +214,8 @@ async fn a_create_goes_on_when_its_caller_hangs_up() {
 #[tokio::test]
 async fn cut_results_end_early_and_faults_of_status_come_first() {
     with_sim(SimConfig::default(), |sim| async move {
-        let batch = sim.post("/anthropic/v1/messages/batches", json!({"requests": [message(0, "x"), message(1, "y")]})).await;
+        let batch =
+            sim.post("/anthropic/v1/messages/batches", json!({"requests": [message(0, "x"), message(1, "y")]})).await;
         let path = format!("/anthropic/v1/messages/batches/{}/results", word(&batch["id"]));
         sim.advance(1.0).await;
         for framing in ["length", "chunked"] {
@@ -220,7 +223,8 @@ async fn cut_results_end_early_and_faults_of_status_come_first() {
             let answer = sim.call(Method::GET, &path).send().await.expect("a head");
             answer.text().await.expect_err("a body without its end");
         }
-        sim.fault("batches.results", json!({"truncate": {"framing": "close", "fraction": 0.6, "at_line_end": true}})).await;
+        sim.fault("batches.results", json!({"truncate": {"framing": "close", "fraction": 0.6, "at_line_end": true}}))
+            .await;
         assert_eq!(sim.lines(&path).await.len(), 1);
         sim.fault("batches.*", json!({"status": 529, "retry_after": 7})).await;
         let answer = sim.call(Method::GET, &path).send().await.expect("an answer");
@@ -232,9 +236,11 @@ async fn cut_results_end_early_and_faults_of_status_come_first() {
 
 #[tokio::test]
 async fn the_demo_hears_its_own_words() {
-    let config = SimConfig { answers: Some(Answers::Echo), keys: vec![("a".into(), "sim-key".into())], ..SimConfig::default() };
+    let config =
+        SimConfig { answers: Some(Answers::Echo), keys: vec![("a".into(), "sim-key".into())], ..SimConfig::default() };
     with_sim(config, |sim| async move {
-        let body = json!({"model": "claude-haiku-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]});
+        let body =
+            json!({"model": "claude-haiku-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]});
         let answer = sim.post("/anthropic/v1/messages", body).await;
         assert_eq!((&answer["content"][0]["text"], &answer["usage"]["sim_call"]), (&json!("hello"), &json!(1)));
         let body = json!({"model": "gpt-4.1", "messages": [{"role": "user", "content": "hi"}]});

@@ -51,7 +51,8 @@ impl Sim {
         let script: Script = serde_json::from_value(config.script.unwrap_or_else(|| Value::Object(Map::new())))?;
         let mut keys: HashMap<_, _> = config.keys.into_iter().map(|(account, key)| (key, account)).collect();
         if keys.is_empty() {
-            let scripted = script.keys.iter().filter_map(|(account, key)| Some((key.as_str()?.to_owned(), account.clone())));
+            let scripted =
+                script.keys.iter().filter_map(|(account, key)| Some((key.as_str()?.to_owned(), account.clone())));
             keys = scripted.collect();
         }
         if keys.is_empty() {
@@ -158,7 +159,11 @@ impl World {
     }
 
     /// Let `work` have a batch that this account may see, up to date, beside the rest of the world.
-    pub(crate) fn with_batch<T>(&mut self, seeker: Seeker<'_>, work: impl FnOnce(&mut Batch, &mut Self) -> T) -> Option<T> {
+    pub(crate) fn with_batch<T>(
+        &mut self,
+        seeker: Seeker<'_>,
+        work: impl FnOnce(&mut Batch, &mut Self) -> T,
+    ) -> Option<T> {
         self.find_batch(seeker)?;
         let place = *self.batch_places.get(seeker.id)?;
         let mut batch = self.batches[place].take()?;

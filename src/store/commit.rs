@@ -186,8 +186,11 @@ impl Store {
         }
         let Usage { input_tokens, cached_input_tokens, output_tokens } = usage;
         let counts = [("succeeded", succeeded), ("failed", failed), ("canceled", canceled), ("expired", expired)];
-        let tokens =
-            [("input_tokens", input_tokens), ("cached_input_tokens", cached_input_tokens), ("output_tokens", output_tokens)];
+        let tokens = [
+            ("input_tokens", input_tokens),
+            ("cached_input_tokens", cached_input_tokens),
+            ("output_tokens", output_tokens),
+        ];
         for (name, delta) in counts.into_iter().chain(tokens).filter(|(_, delta)| *delta > 0) {
             call.arg(name).arg(delta);
         }
@@ -230,7 +233,8 @@ impl Store {
         let staged: Vec<String> = items.iter().map(|item| self.keys.staged(token, &item.key)).collect();
         self.unlink(&staged).await?;
         let name = fragment_name(chunk, token);
-        let pages: std::collections::BTreeSet<u32> = items.iter().flat_map(|item| &item.places).map(|at| at.page).collect();
+        let pages: std::collections::BTreeSet<u32> =
+            items.iter().flat_map(|item| &item.places).map(|at| at.page).collect();
         for page in pages {
             let live = self.fragments(chunk.batch, page).await?.into_iter().any(|(_, run)| run.name == name);
             if !live {

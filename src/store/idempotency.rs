@@ -55,7 +55,8 @@ impl Store {
             None => Ok(KeyState::Free(Lock { record_key, value })),
             Some(text) if text.starts_with("lock:") => Ok(KeyState::InWork),
             Some(text) => {
-                let answer = serde_json::from_str(&text).map_err(|why| StoreError::corrupt("idempotency record", why))?;
+                let answer =
+                    serde_json::from_str(&text).map_err(|why| StoreError::corrupt("idempotency record", why))?;
                 Ok(KeyState::Answered(answer))
             }
         }
@@ -70,8 +71,7 @@ impl Store {
 
     /// Frees the key: the request got no 2xx, and may be sent again.
     pub async fn free_key(&self, lock: &Lock) -> Result<(), StoreError> {
-        let value: Option<String> =
-            redis::cmd("GET").arg(&lock.record_key).query_async(&mut self.main.clone()).await?;
+        let value: Option<String> = redis::cmd("GET").arg(&lock.record_key).query_async(&mut self.main.clone()).await?;
         if value.as_deref() == Some(lock.value.as_str()) {
             redis::cmd("DEL").arg(&lock.record_key).query_async::<()>(&mut self.main.clone()).await?;
         }

@@ -132,7 +132,8 @@ impl Store {
     pub async fn spool(&self, batch: BatchId, page: u32) -> Result<HashMap<CacheKey, Bytes>, StoreError> {
         let name = self.keys.spool(batch, page);
         let stored = self.get(&name).await?.ok_or_else(|| StoreError::corrupt(&name, "absent"))?;
-        let key = |head: &[u8]| head.try_into().map(CacheKey::from_bytes).map_err(|_| StoreError::corrupt(&name, "odd key"));
+        let key =
+            |head: &[u8]| head.try_into().map(CacheKey::from_bytes).map_err(|_| StoreError::corrupt(&name, "odd key"));
         Frame::unpack(&stored)?.into_iter().map(|(head, body)| Ok((key(&head)?, body))).collect()
     }
 
@@ -153,7 +154,8 @@ impl Store {
     /// The live fragments of an open page, with their sources: `accept`, or a chunk's number.
     pub async fn fragments(&self, batch: BatchId, page: u32) -> Result<Vec<(String, Run)>, StoreError> {
         let ask = self.keys.fragments(batch, page);
-        let stored: HashMap<String, String> = redis::cmd("HGETALL").arg(ask).query_async(&mut self.main.clone()).await?;
+        let stored: HashMap<String, String> =
+            redis::cmd("HGETALL").arg(ask).query_async(&mut self.main.clone()).await?;
         stored.into_iter().map(|(source, run)| Ok((source, Run::from_stored(&run)?))).collect()
     }
 

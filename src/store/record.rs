@@ -70,7 +70,8 @@ fn compress(raw: &[u8], out: &mut Vec<u8>) {
 }
 
 fn decompress(stored: &[u8], what: &str) -> Result<Bytes, StoreError> {
-    let (len, packed) = stored.split_at_checked(4).ok_or_else(|| StoreError::corrupt(what, "shorter than its header"))?;
+    let (len, packed) =
+        stored.split_at_checked(4).ok_or_else(|| StoreError::corrupt(what, "shorter than its header"))?;
     let len = u32::from_be_bytes(len.try_into().expect("split at four")) as usize;
     if len > MAX_UNPACKED {
         return Err(StoreError::corrupt(what, format!("claims to unpack to {len} bytes")));
@@ -173,7 +174,8 @@ pub fn pack_cached(key: &CacheKey, answer: &StoredAnswer) -> Vec<u8> {
 /// The answer of a cache entry; `None` if the entry says it answers another question than `key`.
 pub fn unpack_cached(key: &CacheKey, stored: &[u8]) -> Result<Option<StoredAnswer>, StoreError> {
     let rest = strip_version(stored, "cache entry")?;
-    let (own, packed) = rest.split_at_checked(32).ok_or_else(|| StoreError::corrupt("cache entry", "shorter than a key"))?;
+    let (own, packed) =
+        rest.split_at_checked(32).ok_or_else(|| StoreError::corrupt("cache entry", "shorter than a key"))?;
     if own != key.as_bytes() {
         return Ok(None);
     }
@@ -201,7 +203,8 @@ pub fn push_known(frame: &mut Frame, key: &CacheKey, known: &Known) {
 }
 
 pub fn read_known(head: &[u8], body: Bytes) -> Result<(CacheKey, Known), StoreError> {
-    let (key, kind) = head.split_first_chunk::<32>().ok_or_else(|| StoreError::corrupt("fragment", "shorter than a key"))?;
+    let (key, kind) =
+        head.split_first_chunk::<32>().ok_or_else(|| StoreError::corrupt("fragment", "shorter than a key"))?;
     let known = match kind {
         [0] => Known::Answered(StoredAnswer::from_raw(body)?),
         [1] => Known::Failed(serde_json::from_slice(&body).map_err(|why| StoreError::corrupt("fragment", why))?),

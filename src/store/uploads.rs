@@ -1,12 +1,6 @@
 //! A batch on its way in: pages and chunks that belong to nobody until one script makes the batch exist.
 
-use super::{
-    Store, StoreError,
-    batches::BatchFacts,
-    chunks::NewChunk,
-    record::Frame,
-    script,
-};
+use super::{Store, StoreError, batches::BatchFacts, chunks::NewChunk, record::Frame, script};
 use crate::{clock, domain::id::BatchId};
 use bytes::Bytes;
 

@@ -1,10 +1,6 @@
 //! The guard of a claim: owns its renewal, and says when the claim is lost. Dropping it stops the renewal.
 
-use crate::{
-    lifecycle::Tasks,
-    pipeline::Gateway,
-    store::chunks::Lease,
-};
+use crate::{lifecycle::Tasks, pipeline::Gateway, store::chunks::Lease};
 use std::sync::Arc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 

@@ -40,7 +40,10 @@ pub(super) fn draft(reader: &mut Reader, value: Value) -> Option<Draft> {
     };
     let has = |name: &str| members.contains_key(name);
     if has("batch") {
-        reader.note("/batch", "the header of an NDJSON body is its first line, and `batch`, an object, is all there is in it");
+        reader.note(
+            "/batch",
+            "the header of an NDJSON body is its first line, and `batch`, an object, is all there is in it",
+        );
         None
     } else if has("url") || has("method") {
         openai_line(reader, members)

@@ -43,7 +43,13 @@ impl Laid {
 }
 
 /// The finished body of a draft.
-pub(super) fn lay(reader: &mut Reader, draft: &mut Draft, options: &Options, route: &Route, endpoint: Endpoint) -> Laid {
+pub(super) fn lay(
+    reader: &mut Reader,
+    draft: &mut Draft,
+    options: &Options,
+    route: &Route,
+    endpoint: Endpoint,
+) -> Laid {
     let mut laid = Laid { body: std::mem::take(&mut draft.own), added: Vec::new(), cap: cap_spellings(endpoint) };
     if draft.facade {
         return laid;
@@ -92,12 +98,19 @@ fn cap_name(endpoint: Endpoint, who: &str) -> &'static str {
 
 /// Puts `messages` and `system` where this provider has them: Anthropic's `system` is a member of the body, OpenAI's the
 /// first message. Leading system messages are the same thing in other words.
-fn converse(reader: &mut Reader, endpoint: Endpoint, messages: Value, system: Option<Value>, body: &mut Map<String, Value>) {
+fn converse(
+    reader: &mut Reader,
+    endpoint: Endpoint,
+    messages: Value,
+    system: Option<Value>,
+    body: &mut Map<String, Value>,
+) {
     let Value::Array(mut messages) = messages else {
         body.insert("messages".into(), messages);
         return;
     };
-    let leading = messages.iter().take_while(|message| message.get("role").is_some_and(|role| role == "system")).count();
+    let leading =
+        messages.iter().take_while(|message| message.get("role").is_some_and(|role| role == "system")).count();
     if system.is_some() && leading > 0 {
         reader.note("/system", "the messages begin with a system message too: keep one of them");
     }

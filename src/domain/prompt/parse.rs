@@ -20,7 +20,7 @@ pub(super) fn parse(text: &PromptText, options: &Options, routes: &Routes) -> Re
         }
     };
     match prompt {
-        Some(prompt) if reader.problems.is_empty() => Ok(prompt),
+        Some(prompt) if reader.problems.is_empty() && !options.faulty => Ok(prompt),
         _ => Err(reader.problems),
     }
 }
@@ -62,7 +62,10 @@ fn model(reader: &mut Reader, draft: &Draft, options: &Options) -> Option<String
         return reader.model(&format!("{home}/model"), model.clone());
     }
     if draft.facade {
-        reader.note(&format!("{}/model", draft.own_at), "is missing: a line of a provider's own form must say all it needs");
+        reader.note(
+            &format!("{}/model", draft.own_at),
+            "is missing: a line of a provider's own form must say all it needs",
+        );
         return None;
     }
     let batch = &options.fields;
@@ -84,10 +87,17 @@ fn endpoint(reader: &mut Reader, draft: &Draft, model: &str, route: &Route) -> O
         return Some(endpoint);
     }
     let known: Vec<String> = fitting.iter().map(|endpoint| format!("`{}`", endpoint.path())).collect();
-    reader.note("", format!(
-        "`{}` does not fit model {}, which goes to {} ({}): use {}",
-        endpoint.path(), quote(model), route.account, route.kind.name(), known.join(", "),
-    ));
+    reader.note(
+        "",
+        format!(
+            "`{}` does not fit model {}, which goes to {} ({}): use {}",
+            endpoint.path(),
+            quote(model),
+            route.account,
+            route.kind.name(),
+            known.join(", "),
+        ),
+    );
     None
 }
 
@@ -95,7 +105,9 @@ fn endpoint(reader: &mut Reader, draft: &Draft, model: &str, route: &Route) -> O
 fn headers(reader: &mut Reader, own: &HeaderFields, batch: &HeaderFields, endpoint: Endpoint) -> ApiHeaders {
     match endpoint {
         Endpoint::Messages => ApiHeaders {
-            version: Some(own.version.as_ref().or(batch.version.as_ref()).map_or(ANTHROPIC_VERSIONS[0], String::as_str).into()),
+            version: Some(
+                own.version.as_ref().or(batch.version.as_ref()).map_or(ANTHROPIC_VERSIONS[0], String::as_str).into(),
+            ),
             betas: own.betas.as_ref().or(batch.betas.as_ref()).cloned().unwrap_or_default(),
         },
         Endpoint::ChatCompletions => {
@@ -111,7 +123,10 @@ fn check(reader: &mut Reader, draft: &Draft, laid: &Laid, endpoint: Endpoint, ow
     if !own_messages {
         match laid.body.get("messages") {
             None if reader.has_noted("/messages") => {}
-            None => reader.note(&format!("{}/messages", draft.own_at), "is missing: the conversation, an array of messages"),
+            None => {
+                reader
+                    .note(&format!("{}/messages", draft.own_at), "is missing: the conversation, an array of messages");
+            }
             Some(messages) => {
                 validate::messages(reader, &laid.source(draft.own_at, "messages"), messages);
             }

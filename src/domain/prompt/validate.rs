@@ -18,7 +18,10 @@ pub(super) fn messages(reader: &mut Reader, pointer: &str, messages: &Value) {
         };
         let role = members.get("role").and_then(Value::as_str).unwrap_or_default();
         if role.is_empty() {
-            reader.note(&format!("{pointer}/{n}/role"), "must be a string: `user`, `assistant` or another role the provider knows");
+            reader.note(
+                &format!("{pointer}/{n}/role"),
+                "must be a string: `user`, `assistant` or another role the provider knows",
+            );
         }
         match members.get("content") {
             Some(Value::String(_) | Value::Array(_)) => {}

@@ -14,11 +14,16 @@ pub(super) struct Cut {
 }
 
 /// The value cannot be taken.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CutFault {
     /// Not JSON at this absolute offset.
-    Broken { at: u64, what: &'static str },
-    TooLarge { bound: usize },
+    Broken {
+        at: u64,
+        what: &'static str,
+    },
+    TooLarge {
+        bound: usize,
+    },
 }
 
 impl Cut {
@@ -57,15 +62,14 @@ impl Cut {
             let kept = std::mem::take(&mut self.kept).into();
             return self.text(kept);
         }
-        Err(self.broken(0, if self.scanner.inside_string() { "it breaks off inside a string" } else { "it breaks off" }))
+        Err(self
+            .broken(0, if self.scanner.inside_string() { "it breaks off inside a string" } else { "it breaks off" }))
     }
 
     fn text(&self, whole: Bytes) -> Result<Bytes, CutFault> {
         match std::str::from_utf8(&whole) {
             Ok(_) => Ok(whole),
-            Err(error) => {
-                Err(CutFault::Broken { at: self.start + error.valid_up_to() as u64, what: "invalid UTF-8" })
-            }
+            Err(error) => Err(CutFault::Broken { at: self.start + error.valid_up_to() as u64, what: "invalid UTF-8" }),
         }
     }
 

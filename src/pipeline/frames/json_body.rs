@@ -159,10 +159,15 @@ impl JsonBody {
                 self.field_bytes += whole.len();
                 self.fields += 1;
                 if self.fields > self.bounds.fields {
-                    return Err(FrameError::TooLarge(Problem::new("", None, format!("the body has more than {} members", self.bounds.fields))));
+                    return Err(FrameError::TooLarge(Problem::new(
+                        "",
+                        None,
+                        format!("the body has more than {} members", self.bounds.fields),
+                    )));
                 }
-                self.name = serde_json::from_slice(&whole)
-                    .map_err(|_| self.invalid("", "an unpaired surrogate in a member name is no character: remove it"))?;
+                self.name = serde_json::from_slice(&whole).map_err(|_| {
+                    self.invalid("", "an unpaired surrogate in a member name is no character: remove it")
+                })?;
                 Ok(State::Colon)
             }
             Part::Field => {
@@ -174,7 +179,9 @@ impl JsonBody {
             Part::Prompt => {
                 let position = self.prompts();
                 if position == self.bounds.prompts {
-                    return Err(self.invalid("/prompts", &format!("has more than {position} prompts: make it two batches")));
+                    return Err(
+                        self.invalid("/prompts", &format!("has more than {position} prompts: make it two batches"))
+                    );
                 }
                 self.prompts = Some(position + 1);
                 frames.push(Frame::Prompt(PromptText { position, line: None, bytes: whole }));
@@ -207,9 +214,11 @@ impl JsonBody {
     fn uncut(&self, part: Part, fault: CutFault) -> FrameError {
         match (fault, part) {
             (CutFault::Broken { at, what }, _) => self.broken_at(at, what),
-            (CutFault::TooLarge { bound }, Part::Prompt) => {
-                FrameError::TooLarge(Problem::new(self.pointer(), None, format!("a prompt may have at most {bound} bytes")))
-            }
+            (CutFault::TooLarge { bound }, Part::Prompt) => FrameError::TooLarge(Problem::new(
+                self.pointer(),
+                None,
+                format!("a prompt may have at most {bound} bytes"),
+            )),
             (CutFault::TooLarge { .. }, Part::Name | Part::Field) => FrameError::TooLarge(Problem::new(
                 self.pointer(),
                 None,

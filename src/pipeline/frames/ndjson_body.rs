@@ -4,14 +4,8 @@ use super::{
     Bounds, Frame, FrameError,
     cut::{ByteOrderMark, Cut, CutFault, space},
 };
-use crate::domain::{batch::FieldText, problem::Problem, prompt::PromptText};
+use crate::domain::{batch::FieldText, json, problem::Problem, prompt::PromptText, run};
 use bytes::Bytes;
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
-};
-use serde_json::value::RawValue;
-use std::fmt;
 
 pub(super) struct NdjsonBody {
     bounds: Bounds,
@@ -57,15 +51,18 @@ impl NdjsonBody {
         let skipped = self.mark.skip(bytes).ok_or_else(|| self.broken(0, "invalid UTF-8"))?;
         self.offset += skipped as u64;
         let mut rest = &bytes[skipped..];
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        loop {
+            let end = run::line(rest);
             self.feed(&rest[..end])?;
+            if end == rest.len() {
+                return Ok(());
+            }
             self.end_line(frames)?;
             self.offset += 1;
             self.line += 1;
             self.line_start = self.offset;
             rest = &rest[end + 1..];
         }
-        self.feed(rest)
     }
 
     pub(super) fn finish(mut self, frames: &mut Vec<Frame>) -> Result<(), FrameError> {
@@ -74,7 +71,9 @@ impl NdjsonBody {
         }
         self.end_line(frames)?;
         if self.prompts == 0 {
-            return Err(self.invalid("/prompts", "there is none: a batch has at least one prompt, each on a line of its own"));
+            return Err(
+                self.invalid("/prompts", "there is none: a batch has at least one prompt, each on a line of its own")
+            );
         }
         Ok(())
     }
@@ -117,7 +116,7 @@ impl NdjsonBody {
 
     fn finished(&mut self, whole: Bytes, frames: &mut Vec<Frame>) -> Result<(), FrameError> {
         let first = !std::mem::replace(&mut self.begun, true);
-        if let (true, Some(members)) = (first, header(&whole)) {
+        if first && let Some(members) = header(&whole) {
             return self.header(members, frames);
         }
         if self.prompts == self.bounds.prompts {
@@ -129,17 +128,15 @@ impl NdjsonBody {
         Ok(())
     }
 
-    fn header(&self, members: Vec<(String, Box<RawValue>)>, frames: &mut Vec<Frame>) -> Result<(), FrameError> {
-        let bytes: usize = members.iter().map(|(name, value)| name.len() + value.get().len()).sum();
-        if bytes > self.bounds.field_bytes || members.len() > self.bounds.fields {
-            let Bounds { fields, field_bytes, .. } = self.bounds;
+    fn header(&self, members: Vec<(String, Bytes)>, frames: &mut Vec<Frame>) -> Result<(), FrameError> {
+        let size: usize = members.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let Bounds { fields, field_bytes, .. } = self.bounds;
+        if size > field_bytes || members.len() > fields {
             let message = format!("the header may have at most {fields} members of {field_bytes} bytes together");
             return Err(FrameError::TooLarge(Problem::new("", Some(self.line), message)));
         }
-        frames.extend(members.into_iter().map(|(name, value)| {
-            let bytes = Bytes::from(String::from(Box::<str>::from(value)));
-            Frame::Field(FieldText { name, line: Some(self.line), bytes })
-        }));
+        let line = Some(self.line);
+        frames.extend(members.into_iter().map(|(name, bytes)| Frame::Field(FieldText { name, line, bytes })));
         Ok(())
     }
 
@@ -155,45 +152,22 @@ impl NdjsonBody {
     fn uncut(&self, fault: CutFault) -> FrameError {
         match fault {
             CutFault::Broken { at, what } => self.broken(at, what),
-            CutFault::TooLarge { bound } => {
-                FrameError::TooLarge(Problem::new("", Some(self.line), format!("a line may have at most {bound} bytes")))
-            }
+            CutFault::TooLarge { bound } => FrameError::TooLarge(Problem::new(
+                "",
+                Some(self.line),
+                format!("a line may have at most {bound} bytes"),
+            )),
         }
     }
 }
 
 /// The members of a header, repeated ones included: `{"batch": {...}}` with nothing else in it. Whatever else the line
 /// holds, it is a prompt's, and `Prompt::parse` says what is wrong with it.
-fn header(line: &[u8]) -> Option<Vec<(String, Box<RawValue>)>> {
-    let Members(outer) = serde_json::from_slice(line).ok()?;
-    if outer.is_empty() || outer.iter().any(|(name, _)| name != "batch") {
+fn header(line: &[u8]) -> Option<Vec<(String, Bytes)>> {
+    let outer = json::members(line)?;
+    if outer.iter().any(|(name, _)| name != "batch") {
         return None;
     }
-    let (_, last) = outer.into_iter().next_back()?;
-    serde_json::from_str(last.get()).ok().map(|Members(members)| members)
-}
-
-/// An object's members in order, their values unread.
-struct Members(Vec<(String, Box<RawValue>)>);
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Members, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Members;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(Collect)
-    }
+    let (_, last) = outer.last()?;
+    json::members(last)
 }

@@ -20,7 +20,11 @@ pub fn read_answer(body: &str) -> Option<Reading> {
 /// The text blocks joined with nothing between. No blocks at all are an empty text; blocks of other kinds alone are none.
 fn text(blocks: &[Members<'_>]) -> Option<String> {
     let kind = |block: &Members<'_>| block.word("type");
-    let texts: Vec<String> = blocks.iter().filter(|block| kind(block).as_deref() == Some("text")).filter_map(|block| block.text("text")).collect();
+    let texts: Vec<String> = blocks
+        .iter()
+        .filter(|block| kind(block).as_deref() == Some("text"))
+        .filter_map(|block| block.text("text"))
+        .collect();
     let text = texts.concat();
     let calls = blocks.iter().any(|block| kind(block).as_deref() == Some("tool_use"));
     let has_text = if calls { !text.is_empty() } else { !texts.is_empty() || blocks.is_empty() };
@@ -54,7 +58,10 @@ mod tests {
 
     fn read(content: &str, reason: &str) -> (Option<String>, Option<Finish>) {
         let reading = read_answer(&format!(r#"{{"model":"m","content":{content},"stop_reason":"{reason}"}}"#)).unwrap();
-        assert_eq!((reading.model.as_deref(), reading.stop_reason.as_deref(), reading.usage), (Some("m"), Some(reason), None));
+        assert_eq!(
+            (reading.model.as_deref(), reading.stop_reason.as_deref(), reading.usage),
+            (Some("m"), Some(reason), None)
+        );
         (reading.completion, reading.finish)
     }
 
@@ -68,9 +75,15 @@ mod tests {
         assert_eq!(read(two, "end_turn"), (some("ab"), Some(Finish::Stop)));
         assert_eq!(read("[]", "stop_sequence"), (some(""), Some(Finish::Stop)));
         assert_eq!(read(r#"[{"type":"text","text":""}]"#, "max_tokens"), (some(""), Some(Finish::Length)));
-        assert_eq!(read(r#"[{"type":"text","text":"x"}]"#, "model_context_window_exceeded"), (some("x"), Some(Finish::Length)));
+        assert_eq!(
+            read(r#"[{"type":"text","text":"x"}]"#, "model_context_window_exceeded"),
+            (some("x"), Some(Finish::Length))
+        );
         assert_eq!(read(r#"[{"type":"tool_use","input":{}}]"#, "tool_use"), (None, Some(Finish::ToolUse)));
-        assert_eq!(read(r#"[{"type":"text","text":"x"},{"type":"tool_use"}]"#, "tool_use"), (some("x"), Some(Finish::ToolUse)));
+        assert_eq!(
+            read(r#"[{"type":"text","text":"x"},{"type":"tool_use"}]"#, "tool_use"),
+            (some("x"), Some(Finish::ToolUse))
+        );
         assert_eq!(read(r#"[{"type":"thinking"}]"#, "pause_turn"), (None, Some(Finish::Other)));
         assert_eq!(read(r#"[{"type":"text","text":"\udc00"}]"#, "end_turn"), (some("\u{FFFD}"), Some(Finish::Stop)));
     }
@@ -83,9 +96,15 @@ mod tests {
     #[test]
     fn usage_adds_what_anthropic_counts_apart() {
         let body = r#"{"content":[],"usage":{"input_tokens":1,"cache_creation_input_tokens":20,"cache_read_input_tokens":300,"output_tokens":4}}"#;
-        assert_eq!(read_answer(body).unwrap().usage, Some(Usage { input_tokens: 321, cached_input_tokens: 300, output_tokens: 4 }));
+        assert_eq!(
+            read_answer(body).unwrap().usage,
+            Some(Usage { input_tokens: 321, cached_input_tokens: 300, output_tokens: 4 })
+        );
         let body = r#"{"content":[],"usage":{"input_tokens":1,"cache_creation_input_tokens":null,"output_tokens":4}}"#;
-        assert_eq!(read_answer(body).unwrap().usage, Some(Usage { input_tokens: 1, cached_input_tokens: 0, output_tokens: 4 }));
+        assert_eq!(
+            read_answer(body).unwrap().usage,
+            Some(Usage { input_tokens: 1, cached_input_tokens: 0, output_tokens: 4 })
+        );
     }
 
     #[test]

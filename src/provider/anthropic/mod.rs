@@ -2,12 +2,14 @@
 //! The order of calls; their JSON is in [`wire`].
 
 use super::{
-    BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId, RemoteStatus,
+    BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId,
+    RemoteStatus,
     download::Download,
+    exchange::Outgoing,
     faults::PauseSigns,
     harvest::{self, Read, Source},
     parcel,
-    transport::{Dialect, Outgoing, Transport, again, segment},
+    transport::{Dialect, Transport, again, segment},
 };
 use crate::domain::{limits::BatchLimits, prompt::Endpoint};
 use async_trait::async_trait;
@@ -81,7 +83,8 @@ impl BatchProvider for Anthropic {
         let (pieces, progress) = parcel::stream(parcel, wire::frame());
         let body = Outgoing { body: Body::wrap_stream(pieces), length: parcel.wire_bytes, progress };
         let reply = self.http.create(&what, "/v1/messages/batches", &wire::headers(&parcel.headers), body).await?;
-        let batch = wire::Batch::read(&reply.body).ok_or_else(|| CreateError::Unknown { detail: format!("{what}: the answer names no batch") })?;
+        let batch = wire::Batch::read(&reply.body)
+            .ok_or_else(|| CreateError::Unknown { detail: format!("{what}: the answer names no batch") })?;
         Ok(Created { remote: batch.remote, identity: self.http.identity(&reply) })
     }
 
@@ -99,7 +102,8 @@ impl BatchProvider for Anthropic {
     }
 
     async fn cancel(&self, remote: &RemoteId) -> Result<(), CallError> {
-        let call = self.http.call(&format!("cancel {}", remote.0), Method::POST, &format!("{}/cancel", path(remote))).await;
+        let call =
+            self.http.call(&format!("cancel {}", remote.0), Method::POST, &format!("{}/cancel", path(remote))).await;
         super::canceled(self, remote, call.map(|_| ())).await
     }
 

@@ -81,7 +81,10 @@ impl Batch {
     pub(super) fn status(&self) -> Option<RemoteStatus> {
         match self.word.to_ascii_lowercase().as_str() {
             "in_progress" | "canceling" | "cancelling" => Some(self.running()),
-            "ended" => Some(RemoteStatus::Ended(Ended { remote: self.remote.clone(), sources: vec![results_path(&self.remote)] })),
+            "ended" => Some(RemoteStatus::Ended(Ended {
+                remote: self.remote.clone(),
+                sources: vec![results_path(&self.remote)],
+            })),
             _ => None,
         }
     }
@@ -140,7 +143,9 @@ fn read_success(result: &Members<'_>) -> Outcome {
     let body = result.get("message").map_or("", |message| message.get());
     match read_answer(body) {
         // Copied: a slice would keep the whole of the download's buffer alive.
-        Some(reading) => Outcome::Answered(Answer { reading, body: Bytes::copy_from_slice(body.as_bytes()), request_id: None }),
+        Some(reading) => {
+            Outcome::Answered(Answer { reading, body: Bytes::copy_from_slice(body.as_bytes()), request_id: None })
+        }
         None => Outcome::Failed(verdict::empty("the provider's answer is no message")),
     }
 }

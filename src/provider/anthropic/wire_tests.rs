@@ -76,7 +76,8 @@ fn candidates_are_newer_and_of_our_size() {
 
 #[test]
 fn a_page_is_read_batch_by_batch() {
-    let page = format!(r#"{{"data":[{},{{"odd":1}}],"has_more":false,"first_id":null}}"#, fixture!("anthropic_batch_ended"));
+    let page =
+        format!(r#"{{"data":[{},{{"odd":1}}],"has_more":false,"first_id":null}}"#, fixture!("anthropic_batch_ended"));
     let (batches, more) = read_page(page.as_bytes()).unwrap();
     assert_eq!((batches.len(), more), (1, false));
     assert!(read_page(br#"{"data":[]}"#).unwrap().1 && read_page(b"{}").is_none());
@@ -89,7 +90,10 @@ fn a_success_keeps_the_bytes_of_its_message() {
     assert_eq!(line.custom_id, "r-000001");
     let LineOutcome::Final(Outcome::Answered(answer)) = line.outcome else { panic!("{:?}", line.outcome) };
     assert!(text.contains(std::str::from_utf8(&answer.body).unwrap()));
-    assert!(answer.body.starts_with(br#"{"id": "msg_014VwiXbi91y3JMjcpyGBHX5""#) && answer.body.ends_with(b"\"speed\": null}}"));
+    assert!(
+        answer.body.starts_with(br#"{"id": "msg_014VwiXbi91y3JMjcpyGBHX5""#)
+            && answer.body.ends_with(b"\"speed\": null}}")
+    );
     assert_eq!(answer.reading.completion.as_deref(), Some("Hello."));
     assert_eq!(answer.reading.usage, Some(Usage { input_tokens: 11, cached_input_tokens: 0, output_tokens: 36 }));
 }
@@ -101,28 +105,44 @@ fn the_other_three_results_and_none_of_them() {
         other => panic!("{other:?}"),
     };
     let some = |word: &str| Some(word.to_owned());
-    assert_eq!(failed(fixture!("anthropic_line_errored")), (FailureCode::InvalidRequest, false, some("invalid_request_error")));
+    assert_eq!(
+        failed(fixture!("anthropic_line_errored")),
+        (FailureCode::InvalidRequest, false, some("invalid_request_error"))
+    );
     assert_eq!(read_line(fixture!("anthropic_line_canceled")).unwrap().outcome, LineOutcome::Canceled);
     assert_eq!(read_line(fixture!("anthropic_line_expired")).unwrap().outcome, LineOutcome::Expired);
     let empty = r#"{"custom_id":"c","result":{"type":"succeeded","message":null}}"#;
     assert_eq!(failed(empty), (FailureCode::EmptyAnswer, false, None));
-    assert_eq!(failed(r#"{"custom_id":"c","result":{"type":"blocked"}}"#), (FailureCode::ServerError, false, some("blocked")));
+    assert_eq!(
+        failed(r#"{"custom_id":"c","result":{"type":"blocked"}}"#),
+        (FailureCode::ServerError, false, some("blocked"))
+    );
     assert_eq!(failed(r#"{"custom_id":"c","result":null}"#), (FailureCode::ServerError, false, None));
-    assert!(read_line(r#"{"custom_id": "cut off"#).is_none() && read_line(r#"{"result":{"type":"expired"}}"#).is_none());
+    assert!(
+        read_line(r#"{"custom_id": "cut off"#).is_none() && read_line(r#"{"result":{"type":"expired"}}"#).is_none()
+    );
 }
 
 #[test]
 fn the_inner_error_type_decides() {
     let cases = [
-        ("invalid_request_error", FailureCode::InvalidRequest, false), ("authentication_error", FailureCode::ServerError, true),
-        ("billing_error", FailureCode::ServerError, true), ("permission_error", FailureCode::ServerError, true),
-        ("not_found_error", FailureCode::NotFound, false), ("request_too_large", FailureCode::TooLarge, false),
-        ("rate_limit_error", FailureCode::RateLimited, true), ("api_error", FailureCode::ServerError, true),
-        ("timeout_error", FailureCode::Timeout, true), ("overloaded_error", FailureCode::Overloaded, true),
-        ("conflict_error", FailureCode::ServerError, true), ("new_error", FailureCode::ServerError, true),
+        ("invalid_request_error", FailureCode::InvalidRequest, false),
+        ("authentication_error", FailureCode::ServerError, true),
+        ("billing_error", FailureCode::ServerError, true),
+        ("permission_error", FailureCode::ServerError, true),
+        ("not_found_error", FailureCode::NotFound, false),
+        ("request_too_large", FailureCode::TooLarge, false),
+        ("rate_limit_error", FailureCode::RateLimited, true),
+        ("api_error", FailureCode::ServerError, true),
+        ("timeout_error", FailureCode::Timeout, true),
+        ("overloaded_error", FailureCode::Overloaded, true),
+        ("conflict_error", FailureCode::ServerError, true),
+        ("new_error", FailureCode::ServerError, true),
     ];
     for (kind, code, retryable) in cases {
-        let line = format!(r#"{{"custom_id":"c","result":{{"type":"errored","error":{{"type":"error","error":{{"type":"{kind}","message":"m"}}}}}}}}"#);
+        let line = format!(
+            r#"{{"custom_id":"c","result":{{"type":"errored","error":{{"type":"error","error":{{"type":"{kind}","message":"m"}}}}}}}}"#
+        );
         let LineOutcome::Final(Outcome::Failed(failure)) = read_line(&line).unwrap().outcome else { panic!("{kind}") };
         assert_eq!((failure.code, failure.retryable, failure.message.as_str()), (code, retryable, "m"), "{kind}");
     }

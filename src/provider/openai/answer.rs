@@ -16,7 +16,13 @@ pub fn read_answer(body: &str) -> Option<Reading> {
     let refused = message.as_ref().is_some_and(refuses);
     let finish = if refused { Some(Finish::Refusal) } else { stop_reason.as_deref().map(finish) };
     let completion = message.as_ref().and_then(text).filter(|_| finish != Some(Finish::Refusal));
-    Some(Reading { model: body.word("model"), completion, finish, stop_reason, usage: body.object("usage").map(|usage| read_usage(&usage)) })
+    Some(Reading {
+        model: body.word("model"),
+        completion,
+        finish,
+        stop_reason,
+        usage: body.object("usage").map(|usage| read_usage(&usage)),
+    })
 }
 
 fn finish(reason: &str) -> Finish {
@@ -31,7 +37,8 @@ fn finish(reason: &str) -> Finish {
 
 /// A refusal part, of the message or in its content, whatever the reason says.
 fn refuses(message: &Members<'_>) -> bool {
-    message.word("refusal").is_some() || parts(message).iter().any(|part| part.word("type").as_deref() == Some("refusal"))
+    message.word("refusal").is_some()
+        || parts(message).iter().any(|part| part.word("type").as_deref() == Some("refusal"))
 }
 
 /// `content` as one text: a string, or the text parts joined with nothing between. Tool calls without a word have none.
@@ -41,7 +48,8 @@ fn text(message: &Members<'_>) -> Option<String> {
         let texts: Vec<String> = parts(message).iter().filter_map(|part| part.text("text")).collect();
         (!texts.is_empty()).then(|| texts.concat())
     })?;
-    let calls = message.list("tool_calls").is_some_and(|calls| !calls.is_empty()) || message.get("function_call").is_some();
+    let calls =
+        message.list("tool_calls").is_some_and(|calls| !calls.is_empty()) || message.get("function_call").is_some();
     (!calls || !text.is_empty()).then_some(text)
 }
 
@@ -65,7 +73,8 @@ mod tests {
     use super::*;
 
     fn read(message: &str, reason: &str) -> (Option<String>, Option<Finish>) {
-        let body = format!(r#"{{"model":"m","choices":[{{"message":{message},"finish_reason":"{reason}"}}],"usage":null}}"#);
+        let body =
+            format!(r#"{{"model":"m","choices":[{{"message":{message},"finish_reason":"{reason}"}}],"usage":null}}"#);
         let reading = read_answer(&body).unwrap();
         assert_eq!((reading.stop_reason.as_deref(), reading.usage), (Some(reason), None));
         (reading.completion, reading.finish)
@@ -80,7 +89,10 @@ mod tests {
         assert_eq!(read(r#"{"content":"Hi"}"#, "stop"), (some("Hi"), Some(Finish::Stop)));
         assert_eq!(read(r#"{"content":""}"#, "stop"), (some(""), Some(Finish::Stop)));
         assert_eq!(read(r#"{"content":"cut"}"#, "length"), (some("cut"), Some(Finish::Length)));
-        assert_eq!(read(r#"{"content":[{"type":"text","text":"a"},{"type":"x"},{"type":"text","text":"b"}]}"#, "stop"), (some("ab"), Some(Finish::Stop)));
+        assert_eq!(
+            read(r#"{"content":[{"type":"text","text":"a"},{"type":"x"},{"type":"text","text":"b"}]}"#, "stop"),
+            (some("ab"), Some(Finish::Stop))
+        );
         assert_eq!(read(r#"{"content":null,"tool_calls":[{}]}"#, "tool_calls"), (None, Some(Finish::ToolUse)));
         assert_eq!(read(r#"{"content":"","tool_calls":[{}]}"#, "tool_calls"), (None, Some(Finish::ToolUse)));
         assert_eq!(read(r#"{"content":"see","tool_calls":[{}]}"#, "tool_calls"), (some("see"), Some(Finish::ToolUse)));
@@ -109,6 +121,9 @@ mod tests {
         let usage = |text: &str| read_answer(&format!(r#"{{"choices":[1],"usage":{text}}}"#)).unwrap().usage.unwrap();
         let full = r#"{"prompt_tokens":24,"completion_tokens":15,"prompt_tokens_details":{"cached_tokens":20}}"#;
         assert_eq!(usage(full), Usage { input_tokens: 24, cached_input_tokens: 20, output_tokens: 15 });
-        assert_eq!(usage(r#"{"prompt_tokens":3,"prompt_tokens_details":null}"#), Usage { input_tokens: 3, ..Usage::default() });
+        assert_eq!(
+            usage(r#"{"prompt_tokens":3,"prompt_tokens_details":null}"#),
+            Usage { input_tokens: 3, ..Usage::default() }
+        );
     }
 }

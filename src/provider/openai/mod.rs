@@ -2,12 +2,14 @@
 //! The order of calls; their JSON is in [`wire`].
 
 use super::{
-    BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId, RemoteStatus,
+    BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId,
+    RemoteStatus,
     download::Download,
+    exchange::Outgoing,
     faults::PauseSigns,
     harvest::{self, Read, Source},
     parcel,
-    transport::{Dialect, Outgoing, Transport, again, segment},
+    transport::{Dialect, Transport, again, segment},
 };
 use crate::domain::{limits::BatchLimits, prompt::Endpoint};
 use async_trait::async_trait;
@@ -27,7 +29,10 @@ pub(super) const DIALECT: Dialect = Dialect {
     key_prefix: "Bearer ",
     headers: &[],
     identity: &["openai-organization"],
-    pause: PauseSigns { codes: &["insufficient_quota", "billing_hard_limit_reached", "billing_not_active"], phrases: &[] },
+    pause: PauseSigns {
+        codes: &["insufficient_quota", "billing_hard_limit_reached", "billing_not_active"],
+        phrases: &[],
+    },
 };
 
 /// Pages of a hundred batches that `find` looks through.
@@ -81,7 +86,8 @@ impl BatchProvider for OpenAi {
         };
         let body = Outgoing::whole(wire::create_body(parcel, &input.0));
         let reply = self.http.create(&what, "/batches", &[], body).await?;
-        let remote = wire::read_id(&reply.body).ok_or_else(|| CreateError::Unknown { detail: format!("{what}: the answer names no batch") })?;
+        let remote = wire::read_id(&reply.body)
+            .ok_or_else(|| CreateError::Unknown { detail: format!("{what}: the answer names no batch") })?;
         Ok(Created { remote: RemoteId(remote), identity: self.http.identity(&reply) })
     }
 
@@ -117,8 +123,12 @@ impl BatchProvider for OpenAi {
             newest = newest.or(page.newest);
             // A server that does not know the cursor may start again from page one.
             let fresh = page.ids.iter().filter(|id| seen.insert((*id).clone())).count();
-            found.extend(page.ours.into_iter().filter(|one| fresh > 0 && !found_already(&found, one)).collect::<Vec<_>>());
-            let old = newest.zip(page.oldest).is_some_and(|(newest, oldest)| newest.saturating_sub(oldest) > LOOK_BACK_SECONDS);
+            found.extend(
+                page.ours.into_iter().filter(|one| fresh > 0 && !found_already(&found, one)).collect::<Vec<_>>(),
+            );
+            let old = newest
+                .zip(page.oldest)
+                .is_some_and(|(newest, oldest)| newest.saturating_sub(oldest) > LOOK_BACK_SECONDS);
             match page.ids.last() {
                 Some(last) if page.more && fresh > 0 && !old => after = format!("&after={}", segment(last)),
                 _ => break,
@@ -160,7 +170,8 @@ impl Source for OpenAi {
 
     /// The file object knows its size.
     async fn complete(&self, file: &str, read: Read) -> Result<bool, CallError> {
-        let reply = self.http.call(&format!("read size of {file}"), Method::GET, &format!("/files/{}", segment(file))).await?;
+        let reply =
+            self.http.call(&format!("read size of {file}"), Method::GET, &format!("/files/{}", segment(file))).await?;
         Ok(wire::read_size(&reply.body) == Some(read.bytes))
     }
 }

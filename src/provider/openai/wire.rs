@@ -33,7 +33,15 @@ pub(super) fn frame() -> Frame {
 }
 
 fn write_line(parcel: &Parcel, line: &OutLine, out: &mut BytesMut) {
-    for part in [BEFORE_ID, line.custom_id.as_bytes(), BEFORE_URL, parcel.endpoint.path().as_bytes(), BEFORE_BODY, &line.body, AFTER_BODY] {
+    for part in [
+        BEFORE_ID,
+        line.custom_id.as_bytes(),
+        BEFORE_URL,
+        parcel.endpoint.path().as_bytes(),
+        BEFORE_BODY,
+        &line.body,
+        AFTER_BODY,
+    ] {
         out.extend_from_slice(part);
     }
 }
@@ -87,15 +95,21 @@ pub(super) struct Unknown {
 
 /// Both files wherever there are any: expired and cancelled batches have answers too, and `""` means none.
 fn sources(batch: &Members<'_>) -> Vec<String> {
-    let mut files: Vec<String> = ["output_file_id", "error_file_id"].iter().filter_map(|name| batch.word(name)).collect();
+    let mut files: Vec<String> =
+        ["output_file_id", "error_file_id"].iter().filter_map(|name| batch.word(name)).collect();
     files.dedup();
     files
 }
 
 /// Codes that mean "not now": the same file may be tried again, and no prompt is at fault.
 const BACK_PRESSURE: [&str; 7] = [
-    "token_limit_exceeded", "rate_limit_exceeded", "insufficient_quota", "billing_hard_limit_reached", "billing_not_active",
-    "server_error", "internal_error",
+    "token_limit_exceeded",
+    "rate_limit_exceeded",
+    "insufficient_quota",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+    "server_error",
+    "internal_error",
 ];
 
 fn read_refusal(batch: &Members<'_>) -> Refusal {
@@ -106,7 +120,9 @@ fn read_refusal(batch: &Members<'_>) -> Refusal {
         .map(|entry| (Envelope::of(&entry), entry.count("line").filter(|line| *line > 0)))
         .collect();
     let text = |envelope: &Envelope| json::shortened(envelope.message.as_deref().unwrap_or("no reason given"), 300);
-    let first = |wanted: &dyn Fn(&Envelope) -> bool| entries.iter().map(|(envelope, _)| envelope).find(|envelope| wanted(envelope)).map(&text);
+    let first = |wanted: &dyn Fn(&Envelope) -> bool| {
+        entries.iter().map(|(envelope, _)| envelope).find(|envelope| wanted(envelope)).map(&text)
+    };
     if let Some(detail) = first(&|entry| entry.code.as_deref().is_some_and(|code| BACK_PRESSURE.contains(&code))) {
         return Refusal::BackPressure { detail };
     }
@@ -114,7 +130,11 @@ fn read_refusal(batch: &Members<'_>) -> Refusal {
         .iter()
         .filter_map(|(envelope, line)| {
             let line = usize::try_from((*line)?).ok()?;
-            Some(LineFault { line, code: envelope.code.clone(), message: json::shortened(envelope.message.as_deref().unwrap_or(""), 2000) })
+            Some(LineFault {
+                line,
+                code: envelope.code.clone(),
+                message: json::shortened(envelope.message.as_deref().unwrap_or(""), 2000),
+            })
         })
         .collect();
     if !faults.is_empty() {
@@ -123,7 +143,9 @@ fn read_refusal(batch: &Members<'_>) -> Refusal {
     if let Some(detail) = first(&|entry| entry.param.as_deref().is_some_and(|param| param.ends_with("file_id"))) {
         return Refusal::InputLost { detail };
     }
-    let (code, detail) = entries.first().map_or((None, "failed without a reason".to_owned()), |(entry, _)| (entry.code.clone(), text(entry)));
+    let (code, detail) = entries
+        .first()
+        .map_or((None, "failed without a reason".to_owned()), |(entry, _)| (entry.code.clone(), text(entry)));
     Refusal::Whole { code, detail }
 }
 
@@ -181,7 +203,11 @@ pub(super) fn read_line(line: &str) -> Option<Line> {
                 (Some(200..=299) | None, Some(error)) => not_executed(&error),
                 (Some(status), error) => {
                     let inner = response.object("body").and_then(|body| body.object("error")).or(error);
-                    failed(verdict::failure(status, &inner.map(|inner| Envelope::of(&inner)).unwrap_or_default(), &DIALECT.pause))
+                    failed(verdict::failure(
+                        status,
+                        &inner.map(|inner| Envelope::of(&inner)).unwrap_or_default(),
+                        &DIALECT.pause,
+                    ))
                 }
                 (None, None) => failed(verdict::unreadable(None)),
             }
@@ -210,7 +236,11 @@ fn read_success(response: &Members<'_>) -> Outcome {
     let body = response.get("body").map_or("", |body| body.get());
     match read_answer(body) {
         // Copied: a slice would keep the whole of the download's buffer alive.
-        Some(reading) => Outcome::Answered(Answer { reading, body: Bytes::copy_from_slice(body.as_bytes()), request_id: response.word("request_id") }),
+        Some(reading) => Outcome::Answered(Answer {
+            reading,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            request_id: response.word("request_id"),
+        }),
         None => Outcome::Failed(verdict::empty("the provider's answer holds no choice")),
     }
 }

@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::{
-    domain::{
-        outcome::{FailureCode, Finish, Usage},
-    },
+    domain::outcome::{FailureCode, Finish, Usage},
     provider::{
         InputFile,
         parcel::tests::{parcel, written},
@@ -38,7 +36,11 @@ async fn limits_and_lines_agree_to_the_byte() {
         let parcel = Parcel { endpoint, ..parcel(&bodies, bytes) };
         let file = written(&parcel, frame()).await.unwrap();
         assert_eq!(file.len() as u64, bytes);
-        let first = format!(r#"{{"custom_id":"{:0>60}","method":"POST","url":"{}","body":{{"model":"m"}}}}"#, 0, endpoint.path());
+        let first = format!(
+            r#"{{"custom_id":"{:0>60}","method":"POST","url":"{}","body":{{"model":"m"}}}}"#,
+            0,
+            endpoint.path()
+        );
         assert_eq!(file.lines().next(), Some(first.as_str()));
         assert!(file.ends_with("\"body\":{}}\n"));
         for line in file.lines() {
@@ -73,7 +75,8 @@ fn every_state_of_the_contract_is_one_of_our_three() {
 
 #[test]
 fn an_unknown_word_is_still_running() {
-    let unknown = read_status(&remote(), br#"{"status":"paused","request_counts":{"completed":1}}"#).unwrap().unwrap_err();
+    let unknown =
+        read_status(&remote(), br#"{"status":"paused","request_counts":{"completed":1}}"#).unwrap().unwrap_err();
     assert_eq!(unknown, Unknown { word: "paused".to_owned(), running: RemoteStatus::Running { reported: 1 } });
     assert!(read_status(&remote(), b"<html>").is_none() && read_status(&remote(), b"{}").is_none());
 }
@@ -87,13 +90,17 @@ fn refused(errors: &str) -> Refusal {
 
 #[test]
 fn a_failed_batch_says_what_to_do_next() {
-    let RemoteStatus::Refused(Refusal::Lines(lines)) = status(fixture!("openai_batch_failed_lines")) else { panic!("names lines") };
-    let told: Vec<_> = lines.iter().map(|fault| (fault.line, fault.code.as_deref().unwrap(), fault.message.as_str())).collect();
+    let RemoteStatus::Refused(Refusal::Lines(lines)) = status(fixture!("openai_batch_failed_lines")) else {
+        panic!("names lines")
+    };
+    let told: Vec<_> =
+        lines.iter().map(|fault| (fault.line, fault.code.as_deref().unwrap(), fault.message.as_str())).collect();
     assert_eq!(told[0], (4, "invalid_json_line", "This line is not parseable as valid JSON."));
     assert_eq!(told[1], (9, "missing_required_parameter", "Missing required parameter: 'custom_id'."));
 
     let one = |entry: &str| refused(&format!(r#"{{"object":"list","data":[{entry}]}}"#));
-    let limit = one(r#"{"code":"token_limit_exceeded","message":"Enqueued token limit reached.","param":null,"line":null}"#);
+    let limit =
+        one(r#"{"code":"token_limit_exceeded","message":"Enqueued token limit reached.","param":null,"line":null}"#);
     assert_eq!(limit, Refusal::BackPressure { detail: "Enqueued token limit reached.".to_owned() });
     let lost = one(r#"{"code":"invalid_request","message":"Cannot find file f.","param":"file_id","line":null}"#);
     assert_eq!(lost, Refusal::InputLost { detail: "Cannot find file f.".to_owned() });
@@ -117,9 +124,12 @@ fn doubt() -> Doubt {
 
 #[test]
 fn a_lost_batch_is_known_by_its_label_or_else_by_its_file() {
-    let listed = |batch: &str| !read_page(&doubt(), format!(r#"{{"data":[{batch}]}}"#).as_bytes()).unwrap().ours.is_empty();
+    let listed =
+        |batch: &str| !read_page(&doubt(), format!(r#"{{"data":[{batch}]}}"#).as_bytes()).unwrap().ours.is_empty();
     let label = |chunk: &str, deployment: &str, attempt: &str| {
-        format!(r#"{{"id":"b","input_file_id":"file-1","metadata":{{"batchgate_chunk":"{chunk}","batchgate_deployment":"{deployment}","batchgate_attempt":"{attempt}"}}}}"#)
+        format!(
+            r#"{{"id":"b","input_file_id":"file-1","metadata":{{"batchgate_chunk":"{chunk}","batchgate_deployment":"{deployment}","batchgate_attempt":"{attempt}"}}}}"#
+        )
     };
     assert!(listed(&label("chk_1", "test", "2")));
     assert!(!listed(&label("chk_1", "test", "1")), "an earlier attempt used the same file");
@@ -147,10 +157,16 @@ fn a_success_keeps_the_bytes_of_its_body() {
     assert_eq!(line.custom_id, "r-000001");
     let LineOutcome::Final(Outcome::Answered(answer)) = line.outcome else { panic!("{:?}", line.outcome) };
     assert!(text.contains(std::str::from_utf8(&answer.body).unwrap()));
-    assert!(answer.body.starts_with(br#"{ "id": "chatcmpl-B9x", "object""#) && answer.body.ends_with(b"\"system_fingerprint\": null}"));
+    assert!(
+        answer.body.starts_with(br#"{ "id": "chatcmpl-B9x", "object""#)
+            && answer.body.ends_with(b"\"system_fingerprint\": null}")
+    );
     assert_eq!(answer.request_id.as_deref(), Some("req_c187b3"));
     let reading = answer.reading;
-    assert_eq!((reading.model.as_deref(), reading.completion.as_deref()), (Some("gpt-5-mini-2025-08-07"), Some("Hello.")));
+    assert_eq!(
+        (reading.model.as_deref(), reading.completion.as_deref()),
+        (Some("gpt-5-mini-2025-08-07"), Some("Hello."))
+    );
     assert_eq!((reading.finish, reading.stop_reason.as_deref()), (Some(Finish::Stop), Some("stop")));
     assert_eq!(reading.usage, Some(Usage { input_tokens: 24, cached_input_tokens: 0, output_tokens: 15 }));
 }
@@ -174,15 +190,25 @@ fn failed(line: &str) -> (FailureCode, bool, Option<String>) {
 #[test]
 fn failures_are_read_wherever_they_stand() {
     let some = |word: &str| Some(word.to_owned());
-    assert_eq!(failed(fixture!("openai_line_rejected")), (FailureCode::InvalidRequest, false, some("context_length_exceeded")));
+    assert_eq!(
+        failed(fixture!("openai_line_rejected")),
+        (FailureCode::InvalidRequest, false, some("context_length_exceeded"))
+    );
     assert_eq!(read_line(fixture!("openai_line_expired")).unwrap().outcome, LineOutcome::Expired);
     assert_eq!(read_line(fixture!("openai_line_cancelled")).unwrap().outcome, LineOutcome::Canceled);
     let response = |status: u16, body: &str, error: &str| {
         failed(&format!(r#"{{"custom_id":"c","response":{{"status_code":{status},"body":{body}}},"error":{error}}}"#))
     };
     assert_eq!(response(503, "null", "null"), (FailureCode::Overloaded, true, None));
-    assert_eq!(response(429, "null", r#"{"code":"rate_limit_exceeded","message":"m"}"#), (FailureCode::RateLimited, true, some("rate_limit_exceeded")));
-    assert_eq!(response(200, r#"{"choices":[1]}"#, r#"{"code":"odd","message":"m"}"#), (FailureCode::ServerError, true, some("odd")), "an error beats a 200");
+    assert_eq!(
+        response(429, "null", r#"{"code":"rate_limit_exceeded","message":"m"}"#),
+        (FailureCode::RateLimited, true, some("rate_limit_exceeded"))
+    );
+    assert_eq!(
+        response(200, r#"{"choices":[1]}"#, r#"{"code":"odd","message":"m"}"#),
+        (FailureCode::ServerError, true, some("odd")),
+        "an error beats a 200"
+    );
     for empty in ["null", "{}", r#"{"choices":[]}"#, "7", r#""text""#] {
         assert_eq!(response(200, empty, "null"), (FailureCode::EmptyAnswer, false, None), "{empty}");
     }
@@ -192,7 +218,15 @@ fn failures_are_read_wherever_they_stand() {
 
 #[test]
 fn a_line_without_a_readable_id_is_broken() {
-    for line in [r#"{"custom_id": "cut off"#, "", "[]", "{}", r#"{"custom_id":null}"#, r#"{"custom_id":7}"#, r#"{"custom_id":"a","x":NaN}"#] {
+    for line in [
+        r#"{"custom_id": "cut off"#,
+        "",
+        "[]",
+        "{}",
+        r#"{"custom_id":null}"#,
+        r#"{"custom_id":7}"#,
+        r#"{"custom_id":"a","x":NaN}"#,
+    ] {
         assert!(read_line(line).is_none(), "{line}");
     }
 }

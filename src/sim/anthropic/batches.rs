@@ -64,7 +64,9 @@ fn check_queue(call: &Call, more: usize) -> Result<(), Problem> {
     let Some(limit) = world.settings.anthropic.max_queued_requests else { return Ok(()) };
     world.settle_all(now);
     let waiting = world.batches().filter_map(|batch| match batch {
-        Batch::Anthropic(batch) if batch.life.account == call.account && batch.ended.is_none() => Some(batch.life.size()),
+        Batch::Anthropic(batch) if batch.life.account == call.account && batch.ended.is_none() => {
+            Some(batch.life.size())
+        }
         Batch::Anthropic(_) | Batch::OpenAi(_) => None,
     });
     if waiting.sum::<usize>() + more > limit {
@@ -100,9 +102,12 @@ pub(crate) fn list(call: &mut Call) -> Result<Outgoing, Problem> {
         })
         .collect();
     let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-    Ok(Outgoing::json(200, &json!({
-        "data": data, "has_more": more, "first_id": id(data.first()), "last_id": id(data.last()),
-    })))
+    Ok(Outgoing::json(
+        200,
+        &json!({
+            "data": data, "has_more": more, "first_id": id(data.first()), "last_id": id(data.last()),
+        }),
+    ))
 }
 
 /// One page of `items`, which are newest first, and whether there are more on its far side.

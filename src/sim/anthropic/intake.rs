@@ -113,7 +113,8 @@ impl Reader<'_> {
             problem = Some(duplicate);
         }
         let refuses = self.intake.own.special.version_refusals == VersionRefusals::Reject;
-        if refuses && check::params(params, Where::Batch).is_none()
+        if refuses
+            && check::params(params, Where::Batch).is_none()
             && let Some(message) = check::version(params, &self.intake.version)
         {
             return Err(Problem::invalid(format!("{place}.params.{message}")));
@@ -122,14 +123,15 @@ impl Reader<'_> {
         self.spool.write_all(bytes)?;
         let span = Span { offset: self.offset, length: bytes.len() };
         self.offset += bytes.len() as u64;
-        self.requests.add(custom_id, span, &self.intake.reply(params, problem));
+        self.requests.add(custom_id, &span, &self.intake.reply(params, problem));
         Ok(())
     }
 }
 
 /// The `custom_id` of an item of the right form; its params are nobody's concern yet.
 fn check_item<'i>(place: &str, item: &'i Value, reject_unknown: bool) -> Result<&'i str, Problem> {
-    let members = item.as_object().ok_or_else(|| Problem::invalid(format!("{place}: Input should be a valid dictionary")))?;
+    let members =
+        item.as_object().ok_or_else(|| Problem::invalid(format!("{place}: Input should be a valid dictionary")))?;
     if let Some(name) = ["custom_id", "params"].into_iter().find(|name| !members.contains_key(*name)) {
         return Err(Problem::invalid(format!("{place}.{name}: Field required")));
     }
@@ -232,7 +234,8 @@ mod tests {
 
     #[test]
     fn requests_are_read_one_by_one() {
-        let requests = read(r#" {"requests": [{"custom_id":"a","params":{}} , {"params":{"model":"m"},"custom_id":"b"}]} "#);
+        let requests =
+            read(r#" {"requests": [{"custom_id":"a","params":{}} , {"params":{"model":"m"},"custom_id":"b"}]} "#);
         let requests = requests.expect("a proper body");
         let ids: Vec<_> = requests.lines.iter().map(|line| &*line.custom_id).collect();
         assert_eq!(ids, ["a", "b"]);
@@ -256,6 +259,9 @@ mod tests {
         let three = ["a", "b", "c"].map(|id| format!("{{\"custom_id\":\"{id}\",\"params\":{{}}}}")).join(",");
         check(&format!("{{\"requests\": [{three}]}}"), "requests: List should have at most 2");
         let long = "x".repeat(65);
-        check(&format!(r#"{{"requests": [{{"custom_id":"{long}","params":{{}}}}]}}"#), "requests.0.custom_id: String should have at most 64");
+        check(
+            &format!(r#"{{"requests": [{{"custom_id":"{long}","params":{{}}}}]}}"#),
+            "requests.0.custom_id: String should have at most 64",
+        );
     }
 }

@@ -99,7 +99,8 @@ impl AnthropicBatch {
 
     pub(crate) fn delete(&mut self) -> Result<(), Problem> {
         if self.ended.is_none() {
-            let message = format!("Message batch {} is still processing. Cancel it before you delete it.", self.life.id);
+            let message =
+                format!("Message batch {} is still processing. Cancel it before you delete it.", self.life.id);
             return Err(Problem::invalid(message));
         }
         self.life.deleted = true;

@@ -40,11 +40,10 @@ pub(crate) async fn answer(call: &mut Call) -> Result<Outgoing, Problem> {
     tokio::time::sleep(real(common.online_latency)).await;
     let reply = Reply::to(Provider::Anthropic, &params, None, common.answers);
     let billed = Online { provider: Provider::Anthropic, account: &call.account, endpoint: "/v1/messages" };
-    let number = call.sim.world().ledger.bill_online(billed, &reply)?;
+    let number = call.sim.world().ledger.bill_online(&billed, &reply)?;
     call.entry.write().call = Some(number);
     let model = shown_model(&reply.model, &common);
-    let paid =
-        Paid { call: number, model: &model, created: call.now(), sim_call_in_usage: common.sim_call_in_usage };
+    let paid = Paid { call: number, model: &model, created: call.now(), sim_call_in_usage: common.sim_call_in_usage };
     let answer = message(&params, &reply, paid, "standard");
     Ok(Outgoing::json(200, &answer).header("x-sim-call", number.to_string()))
 }

@@ -12,7 +12,8 @@ const VERSIONS: [&str; 2] = ["2023-06-01", "2026-10-21"];
 /// The key may come as `x-api-key` or as a Bearer token; if both come, they must agree.
 pub(crate) fn authenticate(headers: &HeaderMap, keys: &HashMap<String, String>) -> Result<String, Problem> {
     let text = |name: &str| headers.get(name).and_then(|given| given.to_str().ok()).filter(|given| !given.is_empty());
-    let bearer = text(header::AUTHORIZATION.as_str()).and_then(|given| given.split_once(' ')).map(|(_, key)| key.trim());
+    let bearer =
+        text(header::AUTHORIZATION.as_str()).and_then(|given| given.split_once(' ')).map(|(_, key)| key.trim());
     let bearer = bearer.filter(|key| !key.is_empty());
     let key = match (text("x-api-key"), bearer) {
         (None, None) => return Err(Problem::new(401, "authentication_error", "x-api-key header is required")),
@@ -71,9 +72,9 @@ mod tests {
     fn a_key_comes_in_either_way() {
         let keys = HashMap::from([("k".to_owned(), "team".to_owned())]);
         let check = |given: &[(&'static str, &str)], expected: Option<&str>| {
-            let pairs = given.iter().map(|(name, value)| {
-                (http::HeaderName::from_static(name), value.parse().expect("a header"))
-            });
+            let pairs = given
+                .iter()
+                .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().expect("a header")));
             let headers: HeaderMap = pairs.collect();
             assert_eq!(authenticate(&headers, &keys).ok().as_deref(), expected, "{given:?}");
         };

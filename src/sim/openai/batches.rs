@@ -189,7 +189,7 @@ mod tests {
             let mut body = good.clone();
             body[name] = value;
             let problem = check_order(&body, true).err().expect("refused");
-            assert_eq!((problem.code.as_deref(), problem.param.as_deref()), (Some(code), Some(param)), "{body}");
+            assert_eq!((problem.code, problem.param.as_deref()), (Some(code), Some(param)), "{body}");
         };
         check("endpoint", json!("/v1/nothing"), "invalid_value", "endpoint");
         check("endpoint", json!(null), "missing_required_parameter", "endpoint");

@@ -105,7 +105,9 @@ const ROLES: [&str; 6] = ["developer", "system", "user", "assistant", "tool", "f
 pub(crate) fn check_body(endpoint: Endpoint, body: &Value) -> Option<Problem> {
     match endpoint {
         Endpoint::ChatCompletions => check_messages(&body["messages"]).err(),
-        Endpoint::Embeddings if !truthy(&body["input"]) => Some(Problem::invalid("'$.input' is invalid.").param("input")),
+        Endpoint::Embeddings if !truthy(&body["input"]) => {
+            Some(Problem::invalid("'$.input' is invalid.").param("input"))
+        }
         Endpoint::Embeddings | Endpoint::Responses | Endpoint::Completions | Endpoint::Moderations => None,
     }
 }
@@ -143,7 +145,11 @@ mod tests {
             assert_eq!(problem.and_then(|problem| problem.param).as_deref(), param, "{body}");
         };
         check(Endpoint::ChatCompletions, json!({"messages": [{"role": "user", "content": "hi"}]}), None);
-        check(Endpoint::ChatCompletions, json!({"messages": [{"role": "king", "content": "hi"}]}), Some("messages[0].role"));
+        check(
+            Endpoint::ChatCompletions,
+            json!({"messages": [{"role": "king", "content": "hi"}]}),
+            Some("messages[0].role"),
+        );
         check(Endpoint::ChatCompletions, json!({"messages": [{"role": "user"}]}), Some("messages[0].content"));
         check(Endpoint::ChatCompletions, json!({"messages": []}), Some("messages"));
         check(Endpoint::ChatCompletions, json!({"messages": "hi"}), Some("messages"));

@@ -12,14 +12,7 @@ use super::{
     page::{Length, Paging, list as list_answer},
     wire::{bad_value, missing, whole_number},
 };
-use crate::sim::{
-    batch::new_id,
-    calls::Call,
-    clock::DAY,
-    delivery::Outgoing,
-    problem::Problem,
-    settings::Framing,
-};
+use crate::sim::{batch::new_id, calls::Call, clock::DAY, delivery::Outgoing, problem::Problem, settings::Framing};
 
 const PURPOSES: [&str; 6] = ["assistants", "batch", "fine-tune", "vision", "user_data", "evals"];
 /// So much of a file is looked at on upload.

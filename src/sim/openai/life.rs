@@ -165,7 +165,8 @@ impl OpenAiBatch {
     }
 
     fn validate(&mut self, at: f64, world: &mut World) {
-        let indexed = self.index.take().and_then(|index| index.lock().expect("nothing panics while it holds the index").take());
+        let indexed =
+            self.index.take().and_then(|index| index.lock().expect("nothing panics while it holds the index").take());
         let file_id = &self.order.input_file_id;
         let purpose = world.find_file(&self.life.account, file_id, at).map(|file| file.purpose.clone());
         self.model = indexed.as_ref().and_then(|indexed| indexed.model.clone());
@@ -196,14 +197,17 @@ impl OpenAiBatch {
     /// Input tokens of the account's other running batches of this model.
     fn enqueued_tokens(&self, world: &World) -> u64 {
         let same = |batch: &&OpenAiBatch| batch.life.account == self.life.account && batch.model == self.model;
-        let running = |batch: &&OpenAiBatch| {
-            matches!(batch.status, Status::InProgress | Status::Finalizing | Status::Cancelling)
-        };
+        let running =
+            |batch: &&OpenAiBatch| matches!(batch.status, Status::InProgress | Status::Finalizing | Status::Cancelling);
         let others = world.batches().filter_map(|batch| match batch {
             Batch::OpenAi(batch) => Some(&**batch),
             Batch::Anthropic(_) => None,
         });
-        others.filter(same).filter(running).filter_map(|batch| Some(batch.life.work.as_ref()?.requests.input_tokens())).sum()
+        others
+            .filter(same)
+            .filter(running)
+            .filter_map(|batch| Some(batch.life.work.as_ref()?.requests.input_tokens()))
+            .sum()
     }
 
     fn token_limit_error(&self, limit: u64) -> Value {
@@ -235,7 +239,8 @@ impl OpenAiBatch {
 
     /// Make the file objects of a batch whose work has stopped: each is there only if it has a line.
     fn publish(&mut self, at: f64, world: &mut World) {
-        let Some(done) = self.life.done.clone().filter(|_| self.output_file_id.is_none() && self.error_file_id.is_none())
+        let Some(done) =
+            self.life.done.clone().filter(|_| self.output_file_id.is_none() && self.error_file_id.is_none())
         else {
             return;
         };

@@ -42,7 +42,11 @@ fn flaw(code: &'static str, message: impl Into<String>, param: &str) -> Flaw {
     Flaw { code, message: message.into(), param: Some(param.to_owned()).filter(|param| !param.is_empty()) }
 }
 
-pub(crate) fn read(path: &Path, endpoint: Endpoint, own: &Own<OpenAi>) -> io::Result<(Requests, Vec<Value>, Option<String>)> {
+pub(crate) fn read(
+    path: &Path,
+    endpoint: Endpoint,
+    own: &Own<OpenAi>,
+) -> io::Result<(Requests, Vec<Value>, Option<String>)> {
     let mut reader = Reader { endpoint, own, seen: HashSet::new(), model: None };
     let mut requests = Requests::new(path.to_owned());
     let mut errors = Vec::new();
@@ -68,7 +72,7 @@ pub(crate) fn read(path: &Path, endpoint: Endpoint, own: &Own<OpenAi>) -> io::Re
             }
             Ok(custom_id) if errors.is_empty() => {
                 let body = &line["body"];
-                requests.add(custom_id, span, &endpoint.reply(body, &own.common));
+                requests.add(custom_id, &span, &endpoint.reply(body, &own.common));
                 inputs += if endpoint == Endpoint::Embeddings { input_items(body).len() } else { 0 };
             }
             Ok(_) => {}
@@ -176,7 +180,8 @@ mod tests {
     use super::*;
     use crate::sim::{settings::Settings, spool::Spool};
 
-    const GOOD: &str = r#"{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[]}}"#;
+    const GOOD: &str =
+        r#"{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[]}}"#;
 
     /// (code, line, param) of every error.
     fn errors(text: &str) -> Vec<(String, Option<u64>, Option<String>)> {
@@ -214,7 +219,8 @@ mod tests {
     fn files_fail_as_a_whole() {
         assert_eq!(errors(GOOD), []);
         assert_eq!(errors("")[0].0, "empty_file");
-        let four: Vec<_> = ["a", "b", "c", "d"].iter().map(|id| GOOD.replacen("\"a\"", &format!("\"{id}\""), 1)).collect();
+        let four: Vec<_> =
+            ["a", "b", "c", "d"].iter().map(|id| GOOD.replacen("\"a\"", &format!("\"{id}\""), 1)).collect();
         assert_eq!(errors(&four.join("\n")), [("too_many_tasks".to_owned(), None, None)]);
         assert_eq!(errors(&format!("\u{feff}{GOOD}"))[0].0, "invalid_json_line");
         assert_eq!(errors(&format!("{GOOD}\n\n"))[0].0, "invalid_json_line");

@@ -22,7 +22,7 @@ pub(crate) async fn answer(call: &mut Call, endpoint: Endpoint) -> Result<Outgoi
     tokio::time::sleep(real(common.online_latency)).await;
     let reply = endpoint.reply(&body, &common);
     let billed = Online { provider: Provider::OpenAi, account: &call.account, endpoint: endpoint.path() };
-    let number = call.sim.world().ledger.bill_online(billed, &reply)?;
+    let number = call.sim.world().ledger.bill_online(&billed, &reply)?;
     call.entry.write().call = Some(number);
     let answer = endpoint.answer(&body, &reply, number, call.now(), &common);
     Ok(Outgoing::json(200, &answer).header("x-sim-call", number.to_string()))

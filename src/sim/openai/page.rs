@@ -22,7 +22,12 @@ pub(crate) struct Length {
 
 impl Paging {
     /// One page of `items`, which are in the order of the list, and whether there are more.
-    pub(crate) fn page<T>(&self, items: Vec<T>, id: impl Fn(&T) -> &str, length: Length) -> Result<(Vec<T>, bool), Problem> {
+    pub(crate) fn page<T>(
+        &self,
+        items: Vec<T>,
+        id: impl Fn(&T) -> &str,
+        length: Length,
+    ) -> Result<(Vec<T>, bool), Problem> {
         let given = self.limit.as_ref().map_or_else(|| json!(length.default), |limit| json!(limit));
         let limit = usize::try_from(whole_number("limit", &given, 1..=length.most)?).unwrap_or(1);
         let start = match self.after.as_deref().filter(|after| !after.is_empty()) {
@@ -42,9 +47,12 @@ impl Paging {
 
 pub(crate) fn list(data: &[Value], more: bool) -> Outgoing {
     let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
-    Outgoing::json(200, &json!({
-        "object": "list", "data": data, "first_id": id(data.first()), "last_id": id(data.last()), "has_more": more,
-    }))
+    Outgoing::json(
+        200,
+        &json!({
+            "object": "list", "data": data, "first_id": id(data.first()), "last_id": id(data.last()), "has_more": more,
+        }),
+    )
 }
 
 #[cfg(test)]

@@ -1,10 +1,6 @@
 //! The output and error file of a batch, written together when either is first asked for.
 
-use std::{
-    io,
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{io, path::PathBuf, sync::Arc};
 
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -65,9 +61,7 @@ impl Results {
             let line = requests.read(&input, index)?;
             let body = &line["body"];
             let reply = self.endpoint.reply(body, &self.own.common);
-            let result = |response: Value, error: Value| {
-                json!({"id": new_id("batch_req_"), "custom_id": line["custom_id"], "response": response, "error": error})
-            };
+            let result = |response: Value, error: Value| json!({"id": new_id("batch_req_"), "custom_id": line["custom_id"], "response": response, "error": error});
             match self.done.fate(index, reply.problem.clone()) {
                 Fate::Billed(call) => {
                     let body = self.endpoint.answer(body, &reply, call, self.done.work.started, &self.own.common);
@@ -80,7 +74,7 @@ impl Results {
                     let said = match self.own.special.error_member {
                         ErrorMember::Null => Value::Null,
                         ErrorMember::Filled => {
-                            json!({"code": problem.code.as_ref().unwrap_or(&problem.kind), "message": problem.message})
+                            json!({"code": problem.code.unwrap_or(problem.kind), "message": problem.message})
                         }
                     };
                     let file = if self.fault.results.misfile { &mut output } else { &mut error };

@@ -1,0 +1,95 @@
+//! One suite of promises that every provider adapter keeps, run against two simulators: the referee (Python, written by
+//! others from the contract) and `batchgate sim`. A simulator that cannot be started fails the test; nothing is skipped.
+//!
+//! Each check gets a simulator that was just reset, an account of one provider, and nothing else. A new promise is one
+//! function and one line below.
+#![expect(clippy::panic, reason = "a check says what it saw")]
+#![expect(clippy::disallowed_methods, reason = "where the referee is, the scripts say in the environment")]
+
+mod calls;
+mod desk;
+mod doubts;
+mod downloads;
+mod lives;
+mod readings;
+mod simulator;
+
+use batchgate::provider::registry::Kind;
+use desk::Desk;
+use simulator::Simulator;
+use std::{future::Future, pin::Pin, sync::Arc};
+
+type Check = (&'static str, fn(Desk) -> Pin<Box<dyn Future<Output = ()> + Send>>);
+
+macro_rules! checks {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        [$((stringify!($name), |desk| Box::pin($module::$name(desk)))),*]
+    };
+}
+
+const CHECKS: &[Check] = &checks![
+    lives::answers_come_back_to_their_prompts,
+    lives::a_large_parcel_is_sent_in_pieces_of_the_planned_size,
+    lives::all_may_fail,
+    lives::every_kind_of_failure_has_its_code,
+    lives::what_the_window_cut_off_is_expired,
+    lives::what_was_done_before_a_cancel_is_kept,
+    lives::an_ended_batch_can_be_cancelled_in_vain,
+    lives::the_token_limit_is_back_pressure,
+    lives::bad_lines_are_named,
+    lives::a_lost_input_is_told_from_a_bad_one,
+    lives::an_input_is_discarded_once_or_twice,
+    lives::unknown_status_words_mean_running,
+    lives::empty_file_ids_mean_no_file,
+    readings::readings_follow_the_markers,
+    readings::a_lone_surrogate_is_still_a_success,
+    readings::numbers_and_spaces_of_a_body_are_the_providers,
+    downloads::spoiled_lines_cost_only_themselves,
+    downloads::line_ends_marks_and_blanks_do_not_matter,
+    downloads::a_huge_line_is_a_line,
+    downloads::a_short_download_is_an_error_in_every_framing,
+    downloads::a_whole_download_that_ends_by_closing_is_whole,
+    downloads::a_slow_download_is_not_a_dead_one,
+    downloads::results_may_be_late,
+    downloads::a_redirect_is_followed_but_no_key_leaves_the_house,
+    doubts::a_reset_before_the_create_leaves_nothing_to_find,
+    doubts::a_reset_after_the_create_leaves_a_batch_to_find,
+    doubts::server_errors_on_create_are_doubts,
+    doubts::a_batch_hidden_from_the_list_is_found_later,
+    doubts::only_our_own_batches_are_found,
+    doubts::a_long_list_is_read_page_by_page,
+    doubts::what_never_left_was_not_created,
+    calls::retry_after_is_handed_on,
+    calls::wrong_keys_pause_and_name_no_key,
+    calls::a_second_key_reads_but_never_creates,
+    calls::errors_mean_what_the_table_says,
+    calls::refused_creates_are_no_doubts,
+    calls::a_silent_provider_is_given_up,
+    calls::a_fresh_batch_may_not_be_visible_yet,
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_adapters_keep_their_promises_with_the_referee() {
+    run(Simulator::referee()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_adapters_keep_their_promises_with_our_simulator() {
+    run(Simulator::ours()).await;
+}
+
+/// Every check for every provider, one after another, and only then the verdict: one broken promise hides no other.
+async fn run(simulator: Simulator) {
+    let simulator = Arc::new(simulator);
+    let mut broken = Vec::new();
+    for (name, check) in CHECKS {
+        for kind in [Kind::OpenAi, Kind::Anthropic] {
+            simulator.reset().await;
+            let desk = Desk::new(Arc::clone(&simulator), kind);
+            if tokio::spawn(check(desk)).await.is_err() {
+                broken.push(format!("{name} ({kind:?})"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "broken with {}:\n  {}", simulator.name, broken.join("\n  "));
+}
