@@ -23,8 +23,10 @@ use std::{
 };
 use tokio::{net::TcpListener, sync::Semaphore};
 
-/// After the first signal, steps in hand get this long; answers being streamed do too.
+/// After the first signal, steps in hand and bodies being read get this long.
 const DRAIN: Duration = Duration::from_secs(25);
+/// After the last step, answers being sent get this long.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// Run the gateway: API and worker in one process
 #[derive(clap::Args, Debug)]
@@ -86,7 +88,8 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listener: TcpListen
         let tasks = tasks.clone();
         async move { tasks.stopped().await }
     });
-    let server = tasks.spawn(async move { server.await });
+    // Outside the tasks: answers in hand may outlive the last step by a little.
+    let mut server = tokio::spawn(async move { server.await });
     tracing::info!(%address, ?role, "ready");
     let crashed = tokio::select! {
         () = term => false,
@@ -98,7 +101,9 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listener: TcpListen
         drained = tasks.drained(DRAIN) => drained,
         () = second(again) => false,
     };
-    server.abort();
+    if tokio::time::timeout(LAST_ANSWERS, &mut server).await.is_err() {
+        server.abort();
+    }
     tracing::info!(drained, "stopped");
     anyhow::ensure!(!crashed, "a loop ended by itself; see the log");
     Ok(drained)

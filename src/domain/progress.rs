@@ -15,7 +15,7 @@ pub struct Counts {
     pub cached: u64,
     /// How many of `succeeded` came from another batch's call.
     pub joined: u64,
-    /// Results whose question came before in this batch.
+    /// Prompts whose question came before in this batch; `samples` alone make none.
     pub repeats: u64,
 }
 

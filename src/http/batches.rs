@@ -23,8 +23,8 @@ use crate::{
 use axum::{
     Extension,
     body::Body,
-    extract::{Path, RawQuery, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    extract::{FromRequestParts, Path, RawQuery, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
     response::Response,
 };
 use std::time::Duration;
@@ -156,11 +156,27 @@ fn created(mut response: Response, batch: BatchId, replayed: bool) -> Result<Res
     Ok(response)
 }
 
+/// The id in a path, whatever it is: one that is not even text is as unknown as any other.
+pub(super) struct BatchPath(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for BatchPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<BatchPath, ApiError> {
+        let id = Path::<String>::from_request_parts(parts, state).await;
+        id.map(|Path(id)| BatchPath(id)).map_err(|_| unknown_batch())
+    }
+}
+
+fn unknown_batch() -> ApiError {
+    ApiError::new(Code::NotFound, "there is no such batch")
+}
+
 /// `GET /batches/{id}`
 pub(super) async fn show(
     State(app): State<App>,
     Extension(team): Extension<Team>,
-    Path(id): Path<String>,
+    BatchPath(id): BatchPath,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let query = Query::parse(query.as_deref(), &["wait"])?;
@@ -187,10 +203,9 @@ async fn wait_for_end(app: &App, team: &Team, id: &str, wait: Duration) -> Resul
 
 /// A batch of this team; anything else is a 404, be it unknown, another team's, or an id no batch can have.
 pub(super) async fn find(app: &App, team: &Team, id: &str) -> Result<(BatchId, Progress), ApiError> {
-    let unknown = || ApiError::new(Code::NotFound, "there is no such batch");
-    let batch = BatchId::parse(id).ok_or_else(unknown)?;
+    let batch = BatchId::parse(id).ok_or_else(unknown_batch)?;
     let progress = app.gateway.store.progress(batch).await?;
-    let progress = progress.filter(|progress| progress.team == team.0).ok_or_else(unknown)?;
+    let progress = progress.filter(|progress| progress.team == team.0).ok_or_else(unknown_batch)?;
     Ok((batch, progress))
 }
 
@@ -198,7 +213,7 @@ pub(super) async fn find(app: &App, team: &Team, id: &str) -> Result<(BatchId, P
 pub(super) async fn cancel(
     State(app): State<App>,
     Extension(team): Extension<Team>,
-    Path(id): Path<String>,
+    BatchPath(id): BatchPath,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     Query::parse(query.as_deref(), &[])?;
@@ -208,7 +223,7 @@ pub(super) async fn cancel(
         Canceled::Ended => {
             return Err(ApiError::new(Code::BatchEnded, "the batch has ended; there is nothing to cancel"));
         }
-        Canceled::Gone => return Err(ApiError::new(Code::NotFound, "there is no such batch")),
+        Canceled::Gone => return Err(unknown_batch()),
     }
     let (batch, progress) = find(&app, &team, &id).await?;
     let inline = object::is_inline(&progress).then_some(&progress);

@@ -1,6 +1,7 @@
 //! The batch object as clients read it. O(1) however large the batch, but for the results of a small ended one.
 
 use super::error::ApiError;
+use crate::store::StoreError;
 use crate::{
     clock,
     domain::{
@@ -10,6 +11,7 @@ use crate::{
     },
     pipeline::{
         Gateway,
+        line::ResultLine,
         read::{Reader, Unknown},
     },
 };
@@ -19,7 +21,7 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -145,9 +147,11 @@ pub(super) fn joined(
     reader: Reader,
     full: bool,
     close: String,
-) -> impl Stream<Item = Result<Bytes, crate::store::StoreError>> {
-    let elements = lines(reader).scan(true, move |first, lines| {
-        let joined = lines.map(|lines| {
+) -> impl Stream<Item = Result<Bytes, StoreError>> {
+    let groups =
+        stream::try_unfold(reader, |mut reader| async move { Ok(reader.next().await?.map(|lines| (lines, reader))) });
+    let elements = groups.scan(true, move |first, lines| {
+        let joined = lines.map(|lines: Vec<ResultLine>| {
             let mut out = Vec::new();
             for line in lines {
                 if !std::mem::take(first) {
@@ -160,12 +164,4 @@ pub(super) fn joined(
         std::future::ready(Some(joined))
     });
     stream::iter([Ok(Bytes::from(open))]).chain(elements).chain(stream::iter([Ok(Bytes::from(close))]))
-}
-
-/// A reader's groups of results as a stream.
-pub(super) fn lines(
-    reader: Reader,
-) -> impl Stream<Item = Result<Vec<crate::pipeline::line::ResultLine>, crate::store::StoreError>> {
-    stream::try_unfold(reader, |mut reader| async move { Ok(reader.next().await?.map(|lines| (lines, reader))) })
-        .into_stream()
 }

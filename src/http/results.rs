@@ -3,21 +3,24 @@
 use super::{
     App,
     auth::Team,
-    batches::find,
+    batches::{BatchPath, find},
     error::{ApiError, Code},
     object,
     query::Query,
 };
-use crate::pipeline::read::{Reader, Unknown};
+use crate::{
+    lifecycle::Tasks,
+    pipeline::read::{Reader, Unknown},
+};
 use axum::{
     Extension,
     body::Body,
-    extract::{Path, RawQuery, State},
+    extract::{RawQuery, State},
     http::{HeaderMap, HeaderValue, header},
     response::Response,
 };
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::stream;
 use std::sync::Arc;
 
 const PAGE: u64 = 1_000;
@@ -25,7 +28,7 @@ const PAGE: u64 = 1_000;
 pub(super) async fn results(
     State(app): State<App>,
     Extension(team): Extension<Team>,
-    Path(id): Path<String>,
+    BatchPath(id): BatchPath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
@@ -41,7 +44,10 @@ pub(super) async fn results(
     let gateway = Arc::clone(&app.gateway);
     let reader = Reader::open(gateway, batch, &progress, unknown, asked.offset, limit).await?;
     let (body, kind) = match asked.page {
-        None => (ndjson(reader, asked.full), "application/x-ndjson"),
+        None => {
+            let waits = (unknown == Unknown::Follow).then(|| app.tasks.clone());
+            (ndjson(reader, asked.full, waits), "application/x-ndjson")
+        }
         Some(limit) => {
             let next = asked.offset + limit;
             let more = if asked.unknown == Some(Unknown::Pending) { "&partial=true" } else { "" };
@@ -103,17 +109,27 @@ fn wants_json(headers: &HeaderMap) -> bool {
     kinds.contains(&"application/json") && !kinds.contains(&"application/x-ndjson")
 }
 
-/// One line a result. A stream that cannot finish is reset, never ended cleanly.
-fn ndjson(reader: Reader, full: bool) -> Body {
-    let pieces = object::lines(reader).map(move |lines| {
-        lines.map(|lines| {
-            let mut out = Vec::new();
-            for line in lines {
-                out.extend_from_slice(&line.to_json(full));
-                out.push(b'\n');
+/// One line a result. A stream that cannot finish, because the store fails or the gateway stops while it waits, is
+/// reset and never ended cleanly.
+fn ndjson(reader: Reader, full: bool, waits: Option<Tasks>) -> Body {
+    let pieces = stream::try_unfold((reader, waits), move |(mut reader, waits)| async move {
+        let stopped = async {
+            match &waits {
+                Some(tasks) => tasks.stopped().await,
+                None => std::future::pending().await,
             }
-            Bytes::from(out)
-        })
+        };
+        let lines = tokio::select! {
+            lines = reader.next() => lines.map_err(std::io::Error::other)?,
+            () = stopped => return Err(std::io::Error::other("the gateway is shutting down")),
+        };
+        let Some(lines) = lines else { return Ok(None) };
+        let mut out = Vec::new();
+        for line in lines {
+            out.extend_from_slice(&line.to_json(full));
+            out.push(b'\n');
+        }
+        Ok(Some((Bytes::from(out), (reader, waits))))
     });
     Body::from_stream(pieces)
 }

@@ -474,7 +474,7 @@ impl Resolver {
         let question = Question::new(&prompt, self.options.salt.as_ref()).expect("the parser has seen its numbers");
         let drawn = self.numbering.draw(&question);
         if drawn.repeated {
-            self.pages.counts.repeats += self.options.samples;
+            self.pages.counts.repeats += 1;
         }
         let body = prompt.body_text();
         let wire_bytes = limits.weight(body.len());

@@ -21,6 +21,8 @@ use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REDIRECTS: usize = 5;
+/// How many times the stall limit a download may take to begin.
+const OPENING: u32 = 4;
 
 /// What a provider wants of every call, and how it speaks of its accounts.
 pub(super) struct Dialect {
@@ -174,6 +176,8 @@ impl Transport {
     /// The answer to a GET, or to where it sends us. A key is shown to our own origin only.
     async fn follow(&self, what: &str, mut url: Url, key: &HeaderValue) -> Result<Response, CallError> {
         let mut trusted = true;
+        // A provider may have to put a large file together before its first byte.
+        let opening = Patience { moving: self.stall, answer: self.stall * OPENING };
         for _ in 0..=MAX_REDIRECTS {
             let builder = self
                 .request(&self.pooled, Method::GET, url.clone(), trusted.then_some(key), &[])

@@ -171,7 +171,7 @@ impl OpenAiBatch {
         let purpose = world.find_file(&self.life.account, file_id, at).map(|file| file.purpose.clone());
         self.model = indexed.as_ref().and_then(|indexed| indexed.model.clone());
         self.errors = match (purpose.as_deref(), &self.life.fault.validation_errors, &indexed) {
-            (None, _, _) => vec![file_error(cannot_find(file_id, &self.life.account))],
+            (None, _, _) => vec![file_error(&cannot_find(file_id, &self.life.account))],
             (Some("batch"), Some(given), _) if given == "token_limit_exceeded" => vec![self.token_limit_error(90_000)],
             (Some("batch"), Some(given), _) => given.as_array().cloned().unwrap_or_else(|| vec![given.clone()]),
             (Some("batch"), None, Some(indexed)) if indexed.errors.is_empty() => {
@@ -183,7 +183,7 @@ impl OpenAiBatch {
                 }
             }
             (Some("batch"), None, Some(indexed)) => indexed.errors.clone(),
-            (Some(_), _, _) => vec![file_error(format!("The file {file_id} was not uploaded with purpose 'batch'."))],
+            (Some(_), _, _) => vec![file_error(&format!("The file {file_id} was not uploaded with purpose 'batch'."))],
         };
         match indexed {
             Some(indexed) if self.errors.is_empty() => {
@@ -329,6 +329,6 @@ pub(crate) fn cannot_find(file_id: &str, account: &str) -> String {
     format!("Cannot find file {file_id}, or organization org-{account} does not have access to it.")
 }
 
-fn file_error(message: String) -> Value {
+fn file_error(message: &str) -> Value {
     json!({"code": "invalid_request", "message": message, "param": "file_id", "line": null})
 }

@@ -15,6 +15,7 @@ pub(crate) struct Paging {
 }
 
 /// How long a page is and may be.
+#[derive(Clone, Copy)]
 pub(crate) struct Length {
     pub(crate) default: i64,
     pub(crate) most: i64,
