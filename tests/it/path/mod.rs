@@ -1,0 +1,3 @@
+//! What must come out when all goes well: the promises of the native API, each told as a story.
+
+mod origin;
