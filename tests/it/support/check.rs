@@ -33,9 +33,12 @@ pub(crate) async fn check(world: &World, batch: &Batch) -> Answered {
 
 /// The same batch again: all from the cache, all equal, nothing bought.
 pub(crate) async fn again(world: &World, batch: &Batch, first: &Answered) {
-    let before = paid(world).await;
+    let mut expected = paid(world).await;
+    for prompt in batch.prompts.iter().filter(|prompt| prompt.is_billed() && !prompt.succeeds()) {
+        *expected.entry(prompt.sha()).or_default() += batch.samples(); // failures are not cached, though these are billed
+    }
     let second = check_once(world, batch).await;
-    assert_eq!(paid(world).await, before, "the second time nothing is bought");
+    assert_eq!(paid(world).await, expected, "the second time no answer is bought");
     assert_eq!(count(&second.object, "cached"), count(&second.object, "succeeded"), "{}", second.object);
     assert_eq!(second.object["usage"]["output_tokens"], 0, "nothing was bought for it: {}", second.object);
     let told = |results: &[Value]| -> Vec<Value> {
@@ -72,7 +75,22 @@ pub(crate) async fn answered(world: &World, batch: &Batch, id: &str) -> Answered
     }
     let chunks = &object["chunks"];
     assert!(["planned", "submitting", "running"].iter().all(|state| chunks[state] == 0), "an ended batch has no chunks under way: {object}");
+    bought(batch, &object, &results);
     Answered { object, results }
+}
+
+/// The batch's usage is the sum of what was bought for it, a shared answer once.
+fn bought(batch: &Batch, object: &Value, results: &[Value]) {
+    let mut once = BTreeMap::new();
+    for (n, result) in results.iter().enumerate().filter(|(_, result)| result["source"] == "provider") {
+        let prompt = &batch.prompts[n / usize::try_from(batch.samples()).expect("few")];
+        let which = if batch.shares() { (prompt.sha(), result["sample"].as_u64(), 0) } else { (String::new(), None, n) };
+        once.insert(which, &result["usage"]);
+    }
+    for member in ["input_tokens", "cached_input_tokens", "output_tokens"] {
+        let sum: u64 = once.values().filter_map(|usage| usage[member].as_u64()).sum();
+        assert_eq!(object["usage"][member], sum, "{member} of what was bought: {object}");
+    }
 }
 
 /// Every position holds what its prompt must become.
@@ -117,7 +135,8 @@ fn succeeded(prompt: &Prompt, result: &Value, finish: &str) {
     assert!(result["source"] == "provider" || result["source"] == "cache", "{result}");
     let asked = prompt.body["model"].as_str().expect("a body names its model");
     assert!(result["model"].as_str().is_some_and(|model| model.starts_with(asked)), "{result}");
-    assert!(result["usage"]["input_tokens"].as_u64() > Some(0), "{result}");
+    assert_eq!(result["usage"]["input_tokens"], prompt.input_tokens(), "{result}");
+    assert!(result["usage"]["output_tokens"].as_u64() > Some(0), "{result}");
     assert!(result["stop_reason"].is_string(), "{result}");
 }
 

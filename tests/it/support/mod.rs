@@ -14,7 +14,7 @@ pub(crate) mod wait;
 pub(crate) mod world;
 
 pub(crate) use batch::Batch;
-pub(crate) use check::{check, check_once};
+pub(crate) use check::{again, check};
 pub(crate) use prompt::{Prompt, claude, gpt};
 pub(crate) use sim::Kind;
 pub(crate) use wait::until;

@@ -97,7 +97,12 @@ impl Prompt {
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn last_user_text(&self) -> String {
+    /// Tokens the simulated model counts in this body, cached ones included.
+    pub(crate) fn input_tokens(&self) -> u64 {
+        canonical(&self.body).len() as u64 / 4 + 1
+    }
+
+    pub(crate) fn last_user_text(&self) -> String {
         let messages = self.body["messages"].as_array().expect("a body has messages");
         let user = messages.iter().rev().find(|message| message["role"] == "user").expect("somebody asks something");
         match &user["content"] {
