@@ -9,7 +9,7 @@
 //! anything else                         Refused    400 413 422: repeating will not cure it
 //! ```
 
-use super::{CallError, json, json::Members};
+use super::{CallError, PROVIDER_SAYS, json, json::Members};
 use jiff::{Timestamp, fmt::rfc2822};
 use reqwest::{
     StatusCode,
@@ -108,7 +108,7 @@ fn describe(what: &str, status: StatusCode, envelope: &Envelope, body: &[u8]) ->
     match &envelope.message {
         // The provider quotes the key it was given, masked but for its ends: not for our logs.
         _ if status == StatusCode::UNAUTHORIZED => detail,
-        Some(message) => format!("{detail}: {}", json::shortened(message, MAX_MESSAGE)),
+        Some(message) => format!("{detail}{PROVIDER_SAYS}{}", json::shortened(message, MAX_MESSAGE)),
         None => format!("{detail} (no error envelope in {} bytes)", body.len()),
     }
 }

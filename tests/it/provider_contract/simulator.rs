@@ -17,7 +17,14 @@ pub(super) struct Simulator {
     /// `http://HOST:PORT`
     pub base: String,
     http: reqwest::Client,
-    process: Child,
+    #[expect(dead_code, reason = "held for its drop")]
+    process: Process,
+}
+
+/// Killed on drop, and what it kept on disk with it.
+struct Process {
+    child: Child,
+    spool: PathBuf,
 }
 
 impl Simulator {
@@ -39,9 +46,12 @@ impl Simulator {
     }
 
     fn start(name: &'static str, mut command: Command) -> Simulator {
-        command.args(["--listen", "127.0.0.1:0"]).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap_or_else(|error| panic!("cannot start {name} ({command:?}): {error}"));
-        let output = process.stdout.take().expect("stdout is piped");
+        let spool = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&spool).expect("cargo's own temporary directory is writable");
+        command.args(["--listen", "127.0.0.1:0"]).env("TMPDIR", &spool).stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name} ({command:?}): {error}"));
+        let mut process = Process { child, spool };
+        let output = process.child.stdout.take().expect("stdout is piped");
         let (said, listen) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -52,11 +62,7 @@ impl Simulator {
         });
         match listen.recv_timeout(START) {
             Ok(base) => Simulator { name, base, http: reqwest::Client::new(), process },
-            Err(why) => {
-                process.kill().ok();
-                process.wait().ok();
-                panic!("{name} ({command:?}) does not listen: {why}");
-            }
+            Err(why) => panic!("{name} ({command:?}) does not listen: {why}"),
         }
     }
 
@@ -101,9 +107,10 @@ impl Simulator {
     }
 }
 
-impl Drop for Simulator {
+impl Drop for Process {
     fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
+        self.child.kill().ok();
+        self.child.wait().ok();
+        std::fs::remove_dir_all(&self.spool).ok();
     }
 }
