@@ -186,6 +186,26 @@ mod tests {
     }
 
     #[test]
+    fn the_contracts_own_envelopes_are_read() {
+        macro_rules! told {
+            ($status:literal, $name:literal) => {
+                class($status, include_str!(concat!("../../tests/fixtures/provider/", $name, ".json"))).to_string()
+            };
+        }
+        assert_eq!(told!(401, "openai_error_key"), "create batch: 401 invalid_api_key");
+        assert_eq!(told!(401, "anthropic_error_key"), "create batch: 401 authentication_error");
+        assert!(
+            told!(429, "openai_error_rate").starts_with("create batch: 429 rate_limit_exceeded: Rate limit reached")
+        );
+        assert!(told!(429, "anthropic_error_rate").starts_with("create batch: 429 rate_limit_error: This request"));
+        assert!(told!(500, "openai_error_server").starts_with("create batch: 500 server_error: The server had"));
+        assert_eq!(told!(529, "anthropic_error_overloaded"), "create batch: 529 overloaded_error: Overloaded");
+        assert_eq!(told!(404, "anthropic_error_not_found"), "create batch: 404 not_found_error: Not found");
+        assert!(told!(404, "openai_error_no_batch").ends_with("No batch found with id 'batch_x'."));
+        assert!(told!(400, "anthropic_error_invalid").ends_with("String should have at most 64 characters"));
+    }
+
+    #[test]
     fn quota_and_spend_limits_pause_whatever_the_status() {
         let paused = |status, body: String| matches!(class(status, &body), CallError::Paused { .. });
         assert!(paused(429, envelope("insufficient_quota", "m", r#""insufficient_quota""#)));
