@@ -28,11 +28,13 @@ struct Process {
 }
 
 impl Simulator {
-    /// The Python one: `BATCHGATE_REFEREE` or `../shared/referee`, run by `BATCHGATE_PYTHON` or `python3`.
+    /// The Python one: `BATCHGATE_REFEREE` or `../shared/referee`, run by `BATCHGATE_PYTHON` or the `.venv` that
+    /// `scripts/setup` makes.
     pub(super) fn referee() -> Simulator {
         let default = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/referee");
         let place = std::env::var_os("BATCHGATE_REFEREE").map_or(default, PathBuf::from);
-        let python = std::env::var_os("BATCHGATE_PYTHON").unwrap_or_else(|| "python3".into());
+        let venv = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".venv/bin/python");
+        let python = std::env::var_os("BATCHGATE_PYTHON").map_or(venv, PathBuf::from);
         let mut command = Command::new(python);
         command.arg("-u").arg(place.join("provider_sim.py"));
         Simulator::start("the referee", command)
