@@ -28,7 +28,7 @@ mod tests {
     fn durations_are_read_as_written() {
         assert_eq!(parse("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse("30d"), Ok(Duration::from_secs(30 * 86_400)));
-        for bad in ["", "5", "s", "-5s", "5 s", "99999999999999999999d", "99999999999d", "1.5h"] {
+        for bad in ["", "5", "s", "-5s", "5 s", "99999999999999999999d", "999999999999d", "1.5h"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

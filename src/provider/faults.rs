@@ -195,12 +195,25 @@ mod tests {
         assert_eq!(told!(401, "openai_error_key"), "create batch: 401 invalid_api_key");
         assert_eq!(told!(401, "anthropic_error_key"), "create batch: 401 authentication_error");
         assert!(
-            told!(429, "openai_error_rate").starts_with("create batch: 429 rate_limit_exceeded: Rate limit reached")
+            told!(429, "openai_error_rate")
+                .starts_with("create batch: 429 rate_limit_exceeded: the provider says: Rate limit reached")
         );
-        assert!(told!(429, "anthropic_error_rate").starts_with("create batch: 429 rate_limit_error: This request"));
-        assert!(told!(500, "openai_error_server").starts_with("create batch: 500 server_error: The server had"));
-        assert_eq!(told!(529, "anthropic_error_overloaded"), "create batch: 529 overloaded_error: Overloaded");
-        assert_eq!(told!(404, "anthropic_error_not_found"), "create batch: 404 not_found_error: Not found");
+        assert!(
+            told!(429, "anthropic_error_rate")
+                .starts_with("create batch: 429 rate_limit_error: the provider says: This request")
+        );
+        assert!(
+            told!(500, "openai_error_server")
+                .starts_with("create batch: 500 server_error: the provider says: The server had")
+        );
+        assert_eq!(
+            told!(529, "anthropic_error_overloaded"),
+            "create batch: 529 overloaded_error: the provider says: Overloaded"
+        );
+        assert_eq!(
+            told!(404, "anthropic_error_not_found"),
+            "create batch: 404 not_found_error: the provider says: Not found"
+        );
         assert!(told!(404, "openai_error_no_batch").ends_with("No batch found with id 'batch_x'."));
         assert!(told!(400, "anthropic_error_invalid").ends_with("String should have at most 64 characters"));
     }
