@@ -39,7 +39,7 @@ fn main() {
     let hash = measure(|| {
         texts.iter().for_each(|text| {
             black_box(Sha256::digest(&text.bytes));
-        })
+        });
     });
     let value = measure(|| texts.iter().for_each(|text| drop(black_box(json(&text.bytes)))));
     report("floor: SHA-256 of the bytes", &hash, &hash);
@@ -50,7 +50,7 @@ fn main() {
     let keyed = measure(|| {
         parsed.iter().for_each(|prompt| {
             black_box(key(prompt, 0));
-        })
+        });
     });
     report("canonical form and key (floor: SHA-256)", &keyed, &hash);
     let copied = measure(|| drop(black_box(keys.clone())));
