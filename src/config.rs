@@ -154,7 +154,6 @@ impl Reader<'_> {
             lease,
             cache_ttl: self.read("BATCHGATE_CACHE_TTL", duration, seconds(30 * 86_400)),
             retention: self.read("BATCHGATE_RETENTION", duration, seconds(30 * 86_400)),
-            deadline: seconds(72 * 3_600),
         };
         let log_format = self.read("BATCHGATE_LOG_FORMAT", log_format, LogFormat::Text);
         Config {

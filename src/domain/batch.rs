@@ -1,14 +1,17 @@
 //! A batch: what its client asked for as a whole, and how far it is.
 
 use crate::domain::{
-    json,
+    duration, json,
     problem::{Problem, quote},
     reader::{MAX_CAP, Reader},
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 pub use crate::domain::reader::{ANTHROPIC_VERSIONS, Fields, HeaderFields};
 
@@ -65,7 +68,7 @@ pub struct FieldText {
     pub bytes: Bytes,
 }
 
-/// The batch's own fields, read. Absent here because not built yet: run, on_invalid, deadline, max_age, max_cost_usd.
+/// The batch's own fields, read. Absent here because not built yet: run, on_invalid, max_age, max_cost_usd.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// What prompts get that do not say it themselves.
@@ -78,6 +81,8 @@ pub struct Options {
     pub repeats: Repeats,
     pub cache: CacheMode,
     pub metadata: BTreeMap<String, String>,
+    /// From the batch's creation to the end of all asking.
+    pub deadline: Duration,
     /// A default for prompts could not be read: what they lack is no problem of theirs.
     pub(super) faulty: bool,
 }
@@ -92,6 +97,7 @@ impl Default for Options {
             repeats: Repeats::default(),
             cache: CacheMode::default(),
             metadata: BTreeMap::new(),
+            deadline: Options::DEFAULT_DEADLINE,
             faulty: false,
         }
     }
@@ -101,6 +107,8 @@ impl Options {
     /// Results a batch may have: prompts times samples.
     pub const MAX_RESULTS: u64 = 1_000_000;
     pub const MAX_SAMPLES: u64 = 1_000;
+    pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(72 * 3_600);
+    const DEADLINES: std::ops::RangeInclusive<Duration> = Duration::from_secs(3_600)..=Duration::from_secs(30 * 86_400);
 
     /// Reads the fields in the order they came; of those with one name the last. A null is a field not given.
     /// With problems the options are still good for checking the prompts, so that one answer tells of everything.
@@ -137,7 +145,7 @@ impl Options {
             "batch" => {
                 reader.note("/batch", "this is the header of an NDJSON body: put its members directly into the body");
             }
-            "chunk" | "salt" | "samples" | "repeats" | "cache" | "metadata" if value.is_null() => {}
+            "chunk" | "salt" | "samples" | "repeats" | "cache" | "metadata" | "deadline" if value.is_null() => {}
             "model" | "max_tokens" | "params" | "headers" if value.is_null() => {}
             "chunk" => self.chunk = reader.integer("/chunk", &value, 1..=1_000_000_000),
             "salt" => {
@@ -155,8 +163,18 @@ impl Options {
             }
             "cache" => self.cache = reader.word("/cache", &value, &CACHE_MODES).unwrap_or_default(),
             "metadata" => self.metadata = metadata(reader, value),
+            "deadline" => self.take_deadline(reader, &value),
             _ if reader.shared(&mut self.fields, name, value) => self.check_params(reader),
             _ => reader.unknown("", name),
+        }
+    }
+
+    fn take_deadline(&mut self, reader: &mut Reader, value: &Value) {
+        match value.as_str().map(duration::parse) {
+            Some(Ok(deadline)) if Options::DEADLINES.contains(&deadline) => self.deadline = deadline,
+            Some(Ok(_)) => reader.note("/deadline", "must be from 1h to 30d"),
+            Some(Err(why)) => reader.note("/deadline", why),
+            None => reader.note("/deadline", "must be a string: 72h, 30d"),
         }
     }
 

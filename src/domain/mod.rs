@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod canonical;
 pub mod chunk;
+pub mod duration;
 pub mod id;
 pub mod json;
 pub mod key;

@@ -16,12 +16,12 @@ use crate::{
         submit::{BodyKind, Submission},
     },
     store::{
-        batches::Canceled,
+        batches::{Canceled, Deleted},
         idempotency::{FirstAnswer, KeyState, Lock},
     },
 };
 use axum::{
-    Extension,
+    Extension, Json,
     body::Body,
     extract::{FromRequestParts, Path, RawQuery, State},
     http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
@@ -228,6 +228,24 @@ pub(super) async fn cancel(
     let (batch, progress) = find(&app, &team, &id).await?;
     let inline = object::is_inline(&progress).then_some(&progress);
     object::respond(&app.gateway, StatusCode::OK, batch, &object::head(batch, &progress), inline).await
+}
+
+/// `DELETE /batches/{id}`
+pub(super) async fn delete(
+    State(app): State<App>,
+    Extension(team): Extension<Team>,
+    BatchPath(id): BatchPath,
+    RawQuery(query): RawQuery,
+) -> Result<Json<serde_json::Value>, ApiError> {
+    Query::parse(query.as_deref(), &[])?;
+    let (batch, _) = find(&app, &team, &id).await?;
+    match app.gateway.store.delete(batch, &team.0).await? {
+        Deleted::Done => {
+            Ok(Json(serde_json::json!({"id": batch.to_string(), "object": "batch.deleted", "deleted": true})))
+        }
+        Deleted::Running => Err(ApiError::new(Code::BatchRunning, "the batch is still running: cancel it first")),
+        Deleted::Gone => Err(unknown_batch()),
+    }
 }
 
 /// `GET /batches`

@@ -3,6 +3,7 @@
 mod auth;
 mod batches;
 mod body;
+mod chunks;
 mod error;
 mod object;
 mod ops;
@@ -54,7 +55,8 @@ struct RequestId(String);
 pub fn router(app: App) -> Router {
     let teams = Router::new()
         .route("/batches", post(batches::submit).get(batches::list))
-        .route("/batches/{id}", get(batches::show))
+        .route("/batches/{id}", get(batches::show).delete(batches::delete))
+        .route("/batches/{id}/chunks", get(chunks::chunks))
         .route("/batches/{id}/results", get(results::results))
         .route("/batches/{id}/cancel", post(batches::cancel))
         .route("/metrics", get(ops::metrics))

@@ -80,7 +80,7 @@ async fn still_running(held: &Held<'_>, reported: u64) -> Result<After, StoreErr
 async fn not_found(held: &Held<'_>, detail: String) -> Result<After, StoreError> {
     let since = held.chunk.unknown_since.unwrap_or(held.now);
     if held.now.saturating_sub(since) > 15 * 60 * 1000 {
-        tracing::error!(chunk = %held.chunk.id, detail, "the provider has not known this batch for 15 minutes");
+        tracing::error!(chunk = %held.chunk.id, "the provider has not known this batch for 15 minutes");
     }
     let error = CallError::NotFound { detail };
     let fields = vec![("unknown_since", since.to_string()), ("fails", (held.chunk.fails + 1).to_string())];

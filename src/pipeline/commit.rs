@@ -84,7 +84,7 @@ async fn discard_input(held: &Held<'_>) {
     if let (Some(provider), Some(input)) = (held.provider(), &held.chunk.input)
         && let Err(error) = provider.discard(&InputFile(input.clone())).await
     {
-        tracing::info!(chunk = %held.chunk.id, %error, "input file stays at the provider until it expires");
+        tracing::info!(chunk = %held.chunk.id, error = error.head(), "input file stays at the provider until it expires");
     }
 }
 

@@ -47,6 +47,8 @@ pub enum After {
 const MAX_BACK_OFF: Duration = Duration::from_secs(60);
 /// Wait after a refusal that only an operator can cure (401, 402, 403, quota).
 const PAUSED: Duration = Duration::from_secs(60);
+/// Creates that may miss a file just uploaded, which providers show late, before it is uploaded anew.
+const INPUT_PATIENCE: u32 = 6;
 /// Looks at the provider's list before a create counts as not made.
 const LOOKS: u32 = 2;
 
@@ -102,7 +104,8 @@ impl Held<'_> {
             CallError::Again { after: Some(after), .. } => (*after).max(jittered),
             CallError::Again { after: None, .. } | CallError::NotFound { .. } | CallError::Refused { .. } => jittered,
         };
-        tracing::warn!(chunk = %self.chunk.id, account = %self.chunk.lane.account, %error, ?wait, "provider call failed; again later");
+        let (chunk, account) = (self.chunk.id, &self.chunk.lane.account);
+        tracing::warn!(%chunk, %account, error = error.head(), ?wait, "provider call failed; again later");
         metrics::counter!("batchgate_provider_call_failures_total", "account" => self.chunk.lane.account.clone())
             .increment(1);
         let left = self.chunk.deadline.saturating_sub(self.now).max(1_000);
@@ -154,8 +157,9 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
             metrics::counter!("batchgate_submits_total", "outcome" => "not_created").increment(1);
             not_created(held, &error, &submitting).await
         }
-        Err(CreateError::Unknown { detail }) => {
+        Err(error @ CreateError::Unknown { .. }) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "in_doubt").increment(1);
+            let detail = error.head();
             tracing::warn!(chunk = %held.chunk.id, detail, "the create's answer was lost; the chunk is in doubt");
             doubt(held, newest_before).await
         }
@@ -187,12 +191,18 @@ async fn not_created(held: &Held<'_>, error: &CallError, state: &ChunkState) -> 
             let kind = if *status == 413 { FailureCode::TooLarge } else { FailureCode::InvalidRequest };
             let provider_code = code.clone().or(Some(status.to_string()));
             let alone = Failure { code: kind, message: detail.clone(), provider_code, retryable: false };
-            commit::settle(held, Settlement::bisect(items, &alone, held.rules())).await
+            // The intent may have been written since the chunk was read: it is settled from where it is now.
+            let chunk = Chunk { state: state.clone(), ..held.chunk.clone() };
+            let settlement = Settlement::bisect(items, &alone, held.rules());
+            commit::settle(&Held { chunk: &chunk, ..*held }, settlement).await
         }
         CallError::Again { .. } | CallError::Paused { .. } | CallError::NotFound { .. } | CallError::Refused { .. } => {
-            let fails = ("fails", (held.chunk.fails + 1).to_string());
+            let mut fields = vec![("fails", (held.chunk.fails + 1).to_string())];
+            if matches!(error, CallError::NotFound { .. }) && held.chunk.fails >= INPUT_PATIENCE {
+                fields.push(("input", String::new()));
+            }
             let wait = Release::After(held.back_off(error));
-            held.step(&[state.word()], &ChunkState::Planned, vec![fails], wait).await
+            held.step(&[state.word()], &ChunkState::Planned, fields, wait).await
         }
     }
 }

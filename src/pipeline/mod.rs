@@ -56,8 +56,6 @@ pub struct Settings {
     pub lease: Duration,
     pub cache_ttl: Duration,
     pub retention: Duration,
-    /// From a batch's creation to its deadline.
-    pub deadline: Duration,
 }
 
 impl Gateway {

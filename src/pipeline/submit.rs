@@ -166,7 +166,7 @@ impl<'g> Submission<'g> {
         self.extend(&resolver).await?;
         resolver.pages.write(self.gateway).await?;
         self.gateway.store.write_starts(self.batch, &resolver.pages.starts).await?;
-        let deadline = self.created_at + millis(self.gateway.settings.deadline);
+        let deadline = self.created_at + millis(resolver.options.deadline);
         let chunks = self.plan(&resolver, deadline).await?;
         let progress = self.first_state(&resolver, chunks, deadline);
         self.accept(&progress, request_digest, render).await?;

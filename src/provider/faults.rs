@@ -9,7 +9,7 @@
 //! anything else                         Refused    400 413 422: repeating will not cure it
 //! ```
 
-use super::{CallError, json, json::Members};
+use super::{CallError, PROVIDER_SAYS, json, json::Members};
 use jiff::{Timestamp, fmt::rfc2822};
 use reqwest::{
     StatusCode,
@@ -108,7 +108,7 @@ fn describe(what: &str, status: StatusCode, envelope: &Envelope, body: &[u8]) ->
     match &envelope.message {
         // The provider quotes the key it was given, masked but for its ends: not for our logs.
         _ if status == StatusCode::UNAUTHORIZED => detail,
-        Some(message) => format!("{detail}: {}", json::shortened(message, MAX_MESSAGE)),
+        Some(message) => format!("{detail}{PROVIDER_SAYS}{}", json::shortened(message, MAX_MESSAGE)),
         None => format!("{detail} (no error envelope in {} bytes)", body.len()),
     }
 }
@@ -183,6 +183,39 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn the_contracts_own_envelopes_are_read() {
+        macro_rules! told {
+            ($status:literal, $name:literal) => {
+                class($status, include_str!(concat!("../../tests/fixtures/provider/", $name, ".json"))).to_string()
+            };
+        }
+        assert_eq!(told!(401, "openai_error_key"), "create batch: 401 invalid_api_key");
+        assert_eq!(told!(401, "anthropic_error_key"), "create batch: 401 authentication_error");
+        assert!(
+            told!(429, "openai_error_rate")
+                .starts_with("create batch: 429 rate_limit_exceeded: the provider says: Rate limit reached")
+        );
+        assert!(
+            told!(429, "anthropic_error_rate")
+                .starts_with("create batch: 429 rate_limit_error: the provider says: This request")
+        );
+        assert!(
+            told!(500, "openai_error_server")
+                .starts_with("create batch: 500 server_error: the provider says: The server had")
+        );
+        assert_eq!(
+            told!(529, "anthropic_error_overloaded"),
+            "create batch: 529 overloaded_error: the provider says: Overloaded"
+        );
+        assert_eq!(
+            told!(404, "anthropic_error_not_found"),
+            "create batch: 404 not_found_error: the provider says: Not found"
+        );
+        assert!(told!(404, "openai_error_no_batch").ends_with("No batch found with id 'batch_x'."));
+        assert!(told!(400, "anthropic_error_invalid").ends_with("String should have at most 64 characters"));
     }
 
     #[test]

@@ -222,6 +222,34 @@ pub enum CallError {
     Refused { status: u16, code: Option<String>, detail: String },
 }
 
+/// In an error's text, what stands before the provider's own words; they may quote a prompt.
+const PROVIDER_SAYS: &str = ": the provider says: ";
+
+impl CallError {
+    /// The text without the provider's own words: what may be logged.
+    pub fn head(&self) -> &str {
+        let (CallError::Again { detail, .. }
+        | CallError::Paused { detail }
+        | CallError::NotFound { detail }
+        | CallError::Refused { detail, .. }) = self;
+        head(detail)
+    }
+}
+
+impl CreateError {
+    /// As [`CallError::head`].
+    pub fn head(&self) -> &str {
+        match self {
+            CreateError::NotCreated(error) => error.head(),
+            CreateError::Unknown { detail } => head(detail),
+        }
+    }
+}
+
+fn head(detail: &str) -> &str {
+    detail.split(PROVIDER_SAYS).next().unwrap_or_default()
+}
+
 /// A create call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {

@@ -182,9 +182,8 @@ impl Transport {
             let builder = self
                 .request(&self.pooled, Method::GET, url.clone(), trusted.then_some(key), &[])
                 .header("accept", "application/binary");
-            let response = exchange::head(builder, &Progress::whole(), self.brief())
-                .await
-                .map_err(|lost| again(what, lost.detail))?;
+            let response =
+                exchange::head(builder, &Progress::whole(), opening).await.map_err(|lost| again(what, lost.detail))?;
             let Some(next) = redirected(&url, &response) else { return Ok(response) };
             if url.scheme() == "https" && next.scheme() != "https" {
                 let status = response.status().as_u16();

@@ -13,6 +13,14 @@ pub struct BatchFacts {
     pub progress: Progress,
 }
 
+/// What a deletion found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    Done,
+    Running,
+    Gone,
+}
+
 /// What a cancel found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canceled {
@@ -102,11 +110,34 @@ fn read_progress(batch: BatchId, fields: &HashMap<String, String>) -> Result<Pro
 }
 
 impl Store {
-    /// How far a batch is; `None` if there is no such batch.
+    /// How far a batch is; `None` if there is no such batch, or it was deleted.
     pub async fn progress(&self, batch: BatchId) -> Result<Option<Progress>, StoreError> {
-        let fields: HashMap<String, String> =
-            redis::cmd("HGETALL").arg(self.keys.batch(batch)).query_async(&mut self.main.clone()).await?;
+        let fields = self.facts(batch).await?;
+        let there = !fields.is_empty() && !fields.contains_key("hidden");
+        there.then(|| read_progress(batch, &fields)).transpose()
+    }
+
+    /// As [`Store::progress`], of a batch that its team deleted too: what the sweeper needs.
+    pub(super) async fn remains(&self, batch: BatchId) -> Result<Option<Progress>, StoreError> {
+        let fields = self.facts(batch).await?;
         (!fields.is_empty()).then(|| read_progress(batch, &fields)).transpose()
+    }
+
+    async fn facts(&self, batch: BatchId) -> Result<HashMap<String, String>, StoreError> {
+        Ok(redis::cmd("HGETALL").arg(self.keys.batch(batch)).query_async(&mut self.main.clone()).await?)
+    }
+
+    /// Makes an ended batch unknown at once; the sweeper removes it.
+    pub async fn delete(&self, batch: BatchId, team: &str) -> Result<Deleted, StoreError> {
+        let mut call = script!("delete").prepare_invoke();
+        call.key(self.keys.batch(batch)).key(self.keys.team(team)).key(self.keys.chores()).arg(batch.hex());
+        let answer: String = call.invoke_async(&mut self.main.clone()).await?;
+        match answer.as_str() {
+            "ok" => Ok(Deleted::Done),
+            "running" => Ok(Deleted::Running),
+            "gone" => Ok(Deleted::Gone),
+            other => Err(StoreError::corrupt("delete script's answer", other)),
+        }
     }
 
     /// Batches of a team, newest first, after one of them if given; at most `limit`.

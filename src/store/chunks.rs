@@ -6,7 +6,7 @@ use crate::{
     domain::{
         batch::CacheMode,
         chunk::{ChunkState, Item, Lane},
-        id::{ChunkId, Token, WireTag},
+        id::{BatchId, ChunkId, Token, WireTag},
     },
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -57,6 +57,18 @@ pub struct Chunk {
     pub unknown_since: Option<Millis>,
     /// The token of the dispatch that settled it.
     pub settled_by: Option<String>,
+}
+
+/// A chunk with what its team may want to know of its past.
+#[derive(Clone, Debug)]
+pub struct ToldChunk {
+    pub chunk: Chunk,
+    /// The provider's id of its batch, once there was one.
+    pub remote: Option<String>,
+    pub succeeded: u64,
+    pub failed: u64,
+    pub submitted_at: Option<Millis>,
+    pub settled_at: Option<Millis>,
 }
 
 /// The right to change one chunk, for one dispatch.
@@ -142,6 +154,38 @@ impl Store {
         let stored: Option<Vec<u8>> =
             redis::cmd("GET").arg(self.keys.items(id)).query_async(&mut self.main.clone()).await?;
         record::unpack_items(&stored.ok_or_else(|| StoreError::corrupt(format!("items of {id}"), "absent"))?)
+    }
+
+    /// Chunks of a batch from a number on, at most `limit`, as their team may read them; and the number after the last.
+    pub async fn told_chunks(
+        &self,
+        batch: BatchId,
+        from: u32,
+        limit: u32,
+    ) -> Result<(Vec<ToldChunk>, u32), StoreError> {
+        let end = self.chunk_numbers(batch).await?;
+        let until = end.min(from.saturating_add(limit));
+        let mut pipe = redis::pipe();
+        for number in from..until {
+            pipe.hgetall(self.keys.chunk(ChunkId { batch, number }));
+        }
+        let found: Vec<HashMap<String, String>> =
+            if from < until { pipe.query_async(&mut self.main.clone()).await? } else { Vec::new() };
+        let told = (from..).zip(found).filter(|(_, fields)| !fields.is_empty());
+        let told = told.map(|(number, fields)| {
+            let id = ChunkId { batch, number };
+            let fields = Fields { id, fields };
+            let chunk = read_chunk(id, &fields)?;
+            Ok(ToldChunk {
+                remote: fields.get("remote").map(str::to_owned),
+                succeeded: fields.number("succeeded").unwrap_or(0),
+                failed: fields.number("failed").unwrap_or(0),
+                submitted_at: fields.number("submitted_at"),
+                settled_at: fields.number("settled_at"),
+                chunk,
+            })
+        });
+        Ok((told.collect::<Result<_, StoreError>>()?, end))
     }
 
     /// Notes whose a provider's batch is, as its create's own answer said: no other chunk in doubt may adopt it.

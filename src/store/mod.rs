@@ -38,6 +38,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass errors and texts they have no more use for")]
     pub fn corrupt(what: impl Into<String>, why: impl ToString) -> StoreError {
         StoreError::Corrupt { what: what.into(), why: why.to_string() }
     }

@@ -27,7 +27,10 @@ impl Store {
         call.arg(self.keys.dead_letters());
         let claimed: Option<(String, Millis, u32)> = call.invoke_async(&mut self.lease.clone()).await?;
         let Some((id, now, reclaims)) = claimed else { return Ok(None) };
-        let chunk = ChunkId::parse(&id).ok_or_else(|| StoreError::corrupt("queue member", id))?;
+        let Some(chunk) = ChunkId::parse(&id) else {
+            self.dead_letter(&self.keys.claimed(), &id).await?;
+            return Ok(None);
+        };
         Ok(Some(Claim { lease: Lease { chunk, token }, reclaims, now }))
     }
 

@@ -347,6 +347,47 @@ mod tests {
         assert_eq!(read_known(&head, body).expect("readable"), (key(4), known));
     }
 
+    /// One of each stored shape, as version 1 wrote them.
+    fn shapes() -> [(&'static str, Vec<u8>); 4] {
+        let entry = Entry {
+            index: 3,
+            sample: 1,
+            custom_id: Some("mine".into()),
+            key: key(1),
+            ask: Some(Ask { lane: 0, wire_bytes: 99 }),
+        };
+        let lane = Lane {
+            account: "anthropic".into(),
+            endpoint: crate::domain::prompt::Endpoint::Messages,
+            model: None,
+            headers: crate::domain::prompt::ApiHeaders { version: Some("2023-06-01".into()), betas: vec!["b".into()] },
+        };
+        let item = Item { key: key(2), places: vec![Place { page: 7, results: 2 }], attempts: 1, missed: true };
+        let mut frame = Frame::default();
+        push_known(&mut frame, &key(1), &Known::Answered(answer()));
+        push_known(&mut frame, &key(2), &Known::Failed(Failure::ours(FailureCode::Missing, "gone")));
+        [
+            ("cached", pack_cached(&key(1), &answer())),
+            ("fragment", frame.pack()),
+            ("manifest", pack_json(&ManifestPage { lanes: vec![lane], entries: vec![entry] })),
+            ("items", pack_items(&[item])),
+        ]
+    }
+
+    #[test]
+    fn what_version_1_wrote_is_read_as_it_was_meant() {
+        let stored: std::collections::BTreeMap<String, String> =
+            serde_json::from_str(include_str!("../../tests/fixtures/records/v1.json")).unwrap();
+        let engine = base64::engine::general_purpose::STANDARD;
+        let read = |name: &str| base64::Engine::decode(&engine, &stored[name]).unwrap();
+        let fresh: std::collections::BTreeMap<_, _> = shapes().into_iter().collect();
+        assert_eq!(unpack_cached(&key(1), &read("cached")).unwrap(), Some(answer()));
+        assert_eq!(Frame::unpack(&read("fragment")).unwrap(), Frame::unpack(&fresh["fragment"]).unwrap());
+        let manifest = |stored: &[u8]| unpack_json::<ManifestPage>(stored, "manifest").unwrap();
+        assert_eq!(manifest(&read("manifest")), manifest(&fresh["manifest"]));
+        assert_eq!(unpack_items(&read("items")).unwrap(), unpack_items(&fresh["items"]).unwrap());
+    }
+
     #[test]
     fn garbage_is_corrupt_and_never_a_panic() {
         let good = pack_cached(&key(1), &answer());

@@ -81,7 +81,7 @@ impl Store {
             "lapsed" => self.remove_upload(batch).await.map(|()| true),
             // Accepted, or lapsed by a sweeper that died while removing: a batch that exists keeps its pages.
             _ => {
-                if self.progress(batch).await?.is_none() {
+                if self.remains(batch).await?.is_none() {
                     self.remove_upload(batch).await?;
                 }
                 Ok(true)
@@ -99,7 +99,7 @@ impl Store {
     }
 
     async fn sweep_spool(&self, batch: BatchId) -> Result<bool, StoreError> {
-        let Some(progress) = self.progress(batch).await? else { return Ok(true) };
+        let Some(progress) = self.remains(batch).await? else { return Ok(true) };
         for page in 0..progress.pages {
             self.remove_open_page(batch, page).await?;
         }
@@ -109,7 +109,7 @@ impl Store {
     }
 
     async fn sweep_batch(&self, batch: BatchId) -> Result<bool, StoreError> {
-        let Some(progress) = self.progress(batch).await? else { return Ok(true) };
+        let Some(progress) = self.remains(batch).await? else { return Ok(true) };
         self.remove_pages(batch, progress.pages).await?;
         self.remove_chunks(batch, self.chunk_numbers(batch).await?).await?;
         let mut zrem = redis::cmd("ZREM");
@@ -118,7 +118,7 @@ impl Store {
         self.unlink(&[self.keys.batch(batch), super::keys::namespace_of(batch)]).await.map(|()| true)
     }
 
-    async fn chunk_numbers(&self, batch: BatchId) -> Result<u32, StoreError> {
+    pub(super) async fn chunk_numbers(&self, batch: BatchId) -> Result<u32, StoreError> {
         let mut ask = redis::cmd("HGET");
         ask.arg(self.keys.batch(batch)).arg("next_chunk");
         Ok(ask.query_async::<Option<u32>>(&mut self.main.clone()).await?.unwrap_or(0))

@@ -28,7 +28,6 @@ fn check(batch: &str, text: &str, expect: &str) {
     }
 }
 
-#[expect(clippy::panic, reason = "a test's verdict")]
 fn panic_with(batch: &str, text: &str, problems: &[Problem]) -> ! {
     panic!("{batch} {text}: {problems:?}")
 }

@@ -26,6 +26,12 @@ async fn limits_and_body_agree_to_the_byte() {
         assert!(body.starts_with(&format!(r#"{{"requests":[{{"custom_id":"{:0>60}","params":{{"#, 0)), "{body}");
         let parsed: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(parsed["requests"].as_array().unwrap().len(), bodies.len());
+        let contract: serde_json::Value = serde_json::from_str(fixture!("anthropic_create")).unwrap();
+        let names = |create: &serde_json::Value| {
+            let request = create["requests"][0].as_object().unwrap();
+            (create.as_object().unwrap().len(), request.keys().cloned().collect::<Vec<_>>())
+        };
+        assert_eq!(names(&parsed), names(&contract));
     }
 }
 

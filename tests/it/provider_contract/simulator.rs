@@ -17,15 +17,24 @@ pub(super) struct Simulator {
     /// `http://HOST:PORT`
     pub base: String,
     http: reqwest::Client,
-    process: Child,
+    #[expect(dead_code, reason = "held for its drop")]
+    process: Process,
+}
+
+/// Killed on drop, and what it kept on disk with it.
+struct Process {
+    child: Child,
+    spool: PathBuf,
 }
 
 impl Simulator {
-    /// The Python one: `BATCHGATE_REFEREE` or `../shared/referee`, run by `BATCHGATE_PYTHON` or `python3`.
+    /// The Python one: `BATCHGATE_REFEREE` or `../shared/referee`, run by `BATCHGATE_PYTHON` or the `.venv` that
+    /// `scripts/setup` makes.
     pub(super) fn referee() -> Simulator {
         let default = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/referee");
         let place = std::env::var_os("BATCHGATE_REFEREE").map_or(default, PathBuf::from);
-        let python = std::env::var_os("BATCHGATE_PYTHON").unwrap_or_else(|| "python3".into());
+        let venv = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".venv/bin/python");
+        let python = std::env::var_os("BATCHGATE_PYTHON").map_or(venv, PathBuf::from);
         let mut command = Command::new(python);
         command.arg("-u").arg(place.join("provider_sim.py"));
         Simulator::start("the referee", command)
@@ -39,9 +48,12 @@ impl Simulator {
     }
 
     fn start(name: &'static str, mut command: Command) -> Simulator {
-        command.args(["--listen", "127.0.0.1:0"]).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap_or_else(|error| panic!("cannot start {name} ({command:?}): {error}"));
-        let output = process.stdout.take().expect("stdout is piped");
+        let spool = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&spool).expect("cargo's own temporary directory is writable");
+        command.args(["--listen", "127.0.0.1:0"]).env("TMPDIR", &spool).stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name} ({command:?}): {error}"));
+        let mut process = Process { child, spool };
+        let output = process.child.stdout.take().expect("stdout is piped");
         let (said, listen) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -52,11 +64,7 @@ impl Simulator {
         });
         match listen.recv_timeout(START) {
             Ok(base) => Simulator { name, base, http: reqwest::Client::new(), process },
-            Err(why) => {
-                process.kill().ok();
-                process.wait().ok();
-                panic!("{name} ({command:?}) does not listen: {why}");
-            }
+            Err(why) => panic!("{name} ({command:?}) does not listen: {why}"),
         }
     }
 
@@ -101,9 +109,10 @@ impl Simulator {
     }
 }
 
-impl Drop for Simulator {
+impl Drop for Process {
     fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
+        self.child.kill().ok();
+        self.child.wait().ok();
+        std::fs::remove_dir_all(&self.spool).ok();
     }
 }
