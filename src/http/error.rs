@@ -96,6 +96,10 @@ impl ApiError {
         ApiError::new(Code::InvalidRequest, detail)
     }
 
+    pub(super) fn is_not_found(&self) -> bool {
+        self.code == Code::NotFound
+    }
+
     fn with(mut self, problems: impl IntoIterator<Item = Problem>) -> ApiError {
         self.problems.extend(problems);
         self

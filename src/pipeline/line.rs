@@ -2,7 +2,7 @@
 //! line splitters out there that cut at them.
 
 use crate::{
-    domain::outcome::{Failure, FailureCode, Finish, Usage},
+    domain::outcome::{Ending, Failure, FailureCode, Finish, Usage},
     store::record::{Entry, Known},
 };
 use bytes::Bytes;
@@ -124,20 +124,10 @@ impl ResultLine {
 }
 
 fn status(failure: &Failure) -> Status {
-    match failure.code {
-        FailureCode::Canceled => Status::Canceled,
-        FailureCode::Expired => Status::Expired,
-        FailureCode::InvalidRequest
-        | FailureCode::TooLarge
-        | FailureCode::NotFound
-        | FailureCode::RateLimited
-        | FailureCode::Overloaded
-        | FailureCode::ServerError
-        | FailureCode::Timeout
-        | FailureCode::EmptyAnswer
-        | FailureCode::Missing
-        | FailureCode::NotCached
-        | FailureCode::Quarantined => Status::Failed,
+    match failure.code.ending() {
+        Some(Ending::Canceled) => Status::Canceled,
+        Some(Ending::Expired) => Status::Expired,
+        None => Status::Failed,
     }
 }
 

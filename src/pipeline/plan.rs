@@ -48,12 +48,8 @@ impl Planner {
     }
 
     /// Chunks so far, full ones and open ones.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.chunks.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
     }
 
     /// Adds a question; one asked already only gets one more place.
