@@ -138,7 +138,7 @@ pub async fn harvest(held: &Held<'_>, remote: &str, sources: &[String], looked: 
     };
     let items = held.gateway.store.items(held.chunk.id).await?;
     let ended = Ended { remote: RemoteId(remote.to_owned()), sources: sources.to_vec() };
-    let mut lines = match provider.results(&ended).await {
+    let mut lines = match provider.results(held.chunk.lane.endpoint, &ended).await {
         Ok(lines) => lines,
         Err(error) => return held.later(&error).await,
     };

@@ -237,6 +237,18 @@ pub struct Ask {
     pub lane: u32,
     #[serde(rename = "w")]
     pub wire_bytes: u64,
+    /// What it counts against a provider's limit on inputs.
+    #[serde(rename = "n", default = "one", skip_serializing_if = "is_one")]
+    pub inputs: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_one(inputs: &u64) -> bool {
+    *inputs == 1
 }
 
 /// An open page: its results in the client's order.
@@ -354,7 +366,7 @@ mod tests {
             sample: 1,
             custom_id: Some("mine".into()),
             key: key(1),
-            ask: Some(Ask { lane: 0, wire_bytes: 99 }),
+            ask: Some(Ask { lane: 0, wire_bytes: 99, inputs: 1 }),
         };
         let lane = Lane {
             account: "anthropic".into(),
