@@ -191,7 +191,10 @@ async fn not_created(held: &Held<'_>, error: &CallError, state: &ChunkState) -> 
             let kind = if *status == 413 { FailureCode::TooLarge } else { FailureCode::InvalidRequest };
             let provider_code = code.clone().or(Some(status.to_string()));
             let alone = Failure { code: kind, message: detail.clone(), provider_code, retryable: false };
-            commit::settle(held, Settlement::bisect(items, &alone, held.rules())).await
+            // The intent may have been written since the chunk was read: it is settled from where it is now.
+            let chunk = Chunk { state: state.clone(), ..held.chunk.clone() };
+            let settlement = Settlement::bisect(items, &alone, held.rules());
+            commit::settle(&Held { chunk: &chunk, ..*held }, settlement).await
         }
         CallError::Again { .. } | CallError::Paused { .. } | CallError::NotFound { .. } | CallError::Refused { .. } => {
             let mut fields = vec![("fails", (held.chunk.fails + 1).to_string())];
