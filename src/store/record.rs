@@ -359,6 +359,15 @@ mod tests {
         assert_eq!(read_known(&head, body).expect("readable"), (key(4), known));
     }
 
+    #[test]
+    fn inputs_are_written_only_where_they_are_not_one() {
+        for (inputs, text) in [(1, r#"{"l":0,"w":9}"#), (50_000, r#"{"l":0,"w":9,"n":50000}"#)] {
+            let ask = Ask { lane: 0, wire_bytes: 9, inputs };
+            assert_eq!(serde_json::to_string(&ask).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Ask>(text).unwrap(), ask);
+        }
+    }
+
     /// One of each stored shape, as version 1 wrote them.
     fn shapes() -> [(&'static str, Vec<u8>); 4] {
         let entry = Entry {
