@@ -166,7 +166,7 @@ pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreEr
     };
     let items = held.gateway.store.items(held.chunk.id).await?;
     let ended = Ended { remote: RemoteId(remote.to_owned()), sources: sources.to_vec() };
-    let mut lines = match provider.results(&ended).await {
+    let mut lines = match provider.results(held.chunk.lane.endpoint, &ended).await {
         Ok(lines) => lines,
         Err(error) => return held.later(&error).await,
     };

@@ -33,6 +33,7 @@ pub struct Asked {
     pub lane: Lane,
     pub body: Bytes,
     pub wire_bytes: u64,
+    pub inputs: u64,
     /// Set if no provider batch can carry it.
     pub refused: Option<Failure>,
 }
@@ -177,7 +178,11 @@ impl PageBuilder {
                 if spooled.insert(one.key) {
                     spool.push(one.key.as_bytes(), &one.body);
                 }
-                Ask { lane: lane_number(&mut manifest.lanes, &one.lane), wire_bytes: one.wire_bytes }
+                Ask {
+                    lane: lane_number(&mut manifest.lanes, &one.lane),
+                    wire_bytes: one.wire_bytes,
+                    inputs: one.inputs,
+                }
             });
             manifest.entries.push(entry(one, ask));
         }

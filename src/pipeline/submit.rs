@@ -304,7 +304,14 @@ impl<'g> Submission<'g> {
             let lane = lane.ok_or_else(|| StoreError::corrupt("manifest page", "names no lane"))?;
             let limits = self.gateway.limits(&lane.account, lane.endpoint);
             let place = Place { page, results };
-            planner.push(&PlanQuestion { key: entry.key, lane, limits, wire_bytes: ask.wire_bytes, place });
+            planner.push(&PlanQuestion {
+                key: entry.key,
+                lane,
+                limits,
+                wire_bytes: ask.wire_bytes,
+                inputs: ask.inputs,
+                place,
+            });
         }
         Ok(())
     }
@@ -438,6 +445,7 @@ struct Waiting {
     body: bytes::Bytes,
     lane: Lane,
     wire_bytes: u64,
+    inputs: u64,
     refused: Option<Failure>,
     first: u32,
     next: u32,
@@ -493,15 +501,20 @@ impl Resolver {
             return;
         }
         let question = Question::new(&prompt, self.options.salt.as_ref()).expect("the parser has seen its numbers");
-        let drawn = self.numbering.draw(&question);
+        let drawn = self.numbering.draw(&question, prompt.endpoint);
         if drawn.repeated {
             self.pages.counts.repeats += 1;
         }
         let body = prompt.body_text();
         let wire_bytes = limits.weight(body.len());
-        let refused = (limits.fixed_bytes + wire_bytes > limits.max_bytes).then(|| too_large(wire_bytes, &limits));
+        let inputs = prompt.inputs();
+        let refused = if limits.fixed_bytes + wire_bytes > limits.max_bytes {
+            Some(too_large(wire_bytes, &limits))
+        } else {
+            limits.max_inputs.filter(|most| inputs > *most).map(|most| too_many_inputs(inputs, most))
+        };
         let (first, next) = (drawn.first, 0);
-        self.waiting = Some(Waiting { index, prompt, question, body, lane, wire_bytes, refused, first, next });
+        self.waiting = Some(Waiting { index, prompt, question, body, lane, wire_bytes, inputs, refused, first, next });
     }
 
     /// The next sample of the latest prompt, until all are drawn.
@@ -521,6 +534,7 @@ impl Resolver {
             lane: waiting.lane.clone(),
             body: waiting.body.clone(),
             wire_bytes: waiting.wire_bytes,
+            inputs: waiting.inputs,
             refused: waiting.refused.clone(),
         })
     }
@@ -532,5 +546,10 @@ fn too_large(wire_bytes: u64, limits: &crate::domain::limits::BatchLimits) -> Fa
         "the prompt needs {wire_bytes} bytes on the wire and a provider batch takes at most {most}: \
          shorten it, send images by URL, or raise BATCHGATE_CHUNK_BYTES"
     );
+    Failure::ours(FailureCode::TooLarge, message)
+}
+
+fn too_many_inputs(inputs: u64, most: u64) -> Failure {
+    let message = format!("the prompt has {inputs} inputs and a provider batch takes at most {most}: split it");
     Failure::ours(FailureCode::TooLarge, message)
 }

@@ -48,7 +48,12 @@ pub trait BatchProvider: Send + Sync {
 
     /// Everything the provider has to say of the batch's prompts, output and error files alike, in any order.
     /// A stream that ends without an `Err` was complete: a truncated download is an error, not an end.
-    async fn results(&self, ended: &Ended) -> Result<BoxStream<'static, Result<Line, CallError>>, CallError>;
+    /// `endpoint`: what the batch's prompts asked, and so what an answer looks like.
+    async fn results(
+        &self,
+        endpoint: Endpoint,
+        ended: &Ended,
+    ) -> Result<BoxStream<'static, Result<Line, CallError>>, CallError>;
 
     /// Asks the provider to stop. A batch that has ended meanwhile is no error.
     async fn cancel(&self, remote: &RemoteId) -> Result<(), CallError>;
