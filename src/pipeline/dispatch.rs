@@ -207,11 +207,13 @@ async fn note_input(held: &Held<'_>, input: &InputFile) -> Result<After, StoreEr
 /// Certainly not created: planned again, later; or refused for what it holds, and then cut in two.
 async fn not_created(held: &Held<'_>, error: &CallError, state: &ChunkState) -> Result<After, StoreError> {
     match error {
-        CallError::Refused { status, code, detail } if matches!(status, 400 | 413 | 422) => {
+        CallError::Refused { status, code, .. } if matches!(status, 400 | 413 | 422) => {
             let items = held.gateway.store.items(held.chunk.id).await?;
             let kind = if *status == 413 { FailureCode::TooLarge } else { FailureCode::InvalidRequest };
             let provider_code = code.clone().or(Some(status.to_string()));
-            let alone = Failure { code: kind, message: detail.clone(), provider_code, retryable: false };
+            let message =
+                error.said().map_or_else(|| format!("the provider refused it with status {status}"), str::to_owned);
+            let alone = Failure { code: kind, message, provider_code, retryable: false };
             // The intent may have been written since the chunk was read: it is settled from where it is now.
             let chunk = Chunk { state: state.clone(), ..held.chunk.clone() };
             let settlement = Settlement::bisect(items, &alone, held.rules());

@@ -233,11 +233,20 @@ const PROVIDER_SAYS: &str = ": the provider says: ";
 impl CallError {
     /// The text without the provider's own words: what may be logged.
     pub fn head(&self) -> &str {
+        head(self.detail())
+    }
+
+    /// The provider's own words, if it had any.
+    pub fn said(&self) -> Option<&str> {
+        self.detail().split_once(PROVIDER_SAYS).map(|(_, said)| said)
+    }
+
+    fn detail(&self) -> &str {
         let (CallError::Again { detail, .. }
         | CallError::Paused { detail }
         | CallError::NotFound { detail }
         | CallError::Refused { detail, .. }) = self;
-        head(detail)
+        detail
     }
 }
 
