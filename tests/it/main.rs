@@ -1,1 +1,5 @@
+//! The integration tests, one binary: stories told against running gateways, real Redis and two simulators.
+
+mod path;
 mod provider_contract;
+mod support;

@@ -1,0 +1,14 @@
+//! What must come out when all goes well: the promises of the native API, each told as a story.
+
+mod answers;
+mod bodies;
+mod cache_modes;
+mod cancel;
+mod failures;
+mod forms;
+mod idempotency;
+mod large;
+mod listing;
+mod origin;
+mod reading;
+mod samples;

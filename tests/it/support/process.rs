@@ -1,0 +1,74 @@
+//! A child process with its output in a file. Killed by its own pid on drop; what it said is shown if the test fails.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+};
+
+/// Lines of a log that a failing test shows.
+const SHOWN: usize = 60;
+
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    pub(crate) fn start(name: &str, mut command: Command, dir: &Path) -> Process {
+        let log = dir.join(format!("{name}.log"));
+        let file = File::create(&log).expect("the world's directory is writable");
+        let same = file.try_clone().expect("a file can be had twice");
+        command.stdin(Stdio::null()).stdout(file).stderr(same);
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name} ({command:?}): {error}"));
+        Process { name: name.to_owned(), child, log }
+    }
+
+    /// Everything it said so far.
+    pub(crate) fn said(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its status, once it has ended.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child of ours can be waited for")
+    }
+
+    /// kill -9, and gone when this returns.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM: what an orchestrator sends first.
+    pub(crate) fn terminate(&self) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("there is a kill command");
+        assert!(sent.success(), "SIGTERM to {} ({pid})", self.name);
+    }
+
+    /// Bytes of memory it holds.
+    pub(crate) fn rss(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0");
+        line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) * 1024
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            let said = self.said();
+            let lines: Vec<&str> = said.lines().collect();
+            let from = lines.len().saturating_sub(SHOWN);
+            eprintln!("---- {} ({} lines before these)\n{}", self.name, from, lines[from..].join("\n"));
+        }
+    }
+}

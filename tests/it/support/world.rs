@@ -1,0 +1,74 @@
+//! One world per story: a Redis, a simulator, one or more gateways. Everything dies with it.
+
+use super::{
+    client::Client,
+    dir::Dir,
+    gateway::{Env, Gateway},
+    redis::Redis,
+    sim::{Kind, Sim},
+};
+
+pub(crate) struct World {
+    // In the order in which they die: who uses goes before what is used.
+    pub(crate) gateways: Vec<Gateway>,
+    pub(crate) sim: Sim,
+    pub(crate) redis: Redis,
+    env: Env,
+    started: usize,
+    dir: Dir,
+}
+
+impl World {
+    /// One gateway with the suite's settings.
+    pub(crate) async fn new(kind: Kind) -> World {
+        World::with(kind, &[]).await
+    }
+
+    /// One gateway with these settings over the suite's.
+    pub(crate) async fn with(kind: Kind, env: &[(&str, &str)]) -> World {
+        let mut world = World::empty(kind, env).await;
+        world.start_gateway().await;
+        world
+    }
+
+    /// No gateway yet.
+    pub(crate) async fn empty(kind: Kind, env: &[(&str, &str)]) -> World {
+        let dir = Dir::new();
+        let redis = Redis::start(dir.path()).await;
+        let sim = Sim::start(kind, dir.path()).await;
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        World { gateways: Vec::new(), sim, redis, env, started: 0, dir }
+    }
+
+    /// Starts one more gateway on the same Redis.
+    pub(crate) async fn start_gateway(&mut self) -> &mut Gateway {
+        let name = format!("gateway-{}", self.started);
+        self.started += 1;
+        let gateway = Gateway::start(&name, &self.redis, &self.sim, &self.env, self.dir.path()).await;
+        self.gateways.push(gateway);
+        self.gateways.last_mut().expect("one was pushed")
+    }
+
+    /// kill -9 of the first gateway.
+    pub(crate) fn kill_gateway(&mut self) {
+        self.gateways.remove(0).process.kill();
+    }
+
+    /// The first gateway's client.
+    pub(crate) fn client(&self) -> &Client {
+        &self.gateways[0].client
+    }
+
+    /// Settings for gateways started from now on.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.env.insert(name.to_owned(), value.to_owned());
+    }
+
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
+    }
+
+    pub(crate) fn dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+}
