@@ -99,12 +99,18 @@ fn plan(keys: &[CacheKey]) {
     let model = Some("gpt-5-mini".to_owned());
     let lane =
         Lane { account: "openai".into(), endpoint: Endpoint::ChatCompletions, model, headers: ApiHeaders::default() };
-    let limits =
-        BatchLimits { max_prompts: 50_000, max_bytes: 64 << 20, fixed_bytes: 0, line_bytes: 150, mixes_models: false };
+    let limits = BatchLimits {
+        max_prompts: 50_000,
+        max_inputs: None,
+        max_bytes: 64 << 20,
+        fixed_bytes: 0,
+        line_bytes: 150,
+        mixes_models: false,
+    };
     let mut planner = Planner::new(5_000, false);
     for key in keys {
         let place = Place { page: 0, results: 1 };
-        planner.push(&PlanQuestion { key: *key, lane: &lane, limits, wire_bytes: 2_000, place });
+        planner.push(&PlanQuestion { key: *key, lane: &lane, limits, wire_bytes: 2_000, inputs: 1, place });
         black_box(planner.take_full());
     }
     black_box(planner.finish());

@@ -1,13 +1,17 @@
 //! Wall time as a value. LEAF: nothing else reads the clock, so that a test can say what time it is.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Unix milliseconds.
 pub type Millis = u64;
 
 pub fn now_ms() -> Millis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
+    millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+/// A duration in whole milliseconds.
+pub fn millis(duration: Duration) -> Millis {
+    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }
 
 /// RFC 3339 in UTC, to the millisecond.

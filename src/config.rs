@@ -128,6 +128,9 @@ impl Reader<'_> {
             self.read("BATCHGATE_POLL_MIN", duration, seconds(5)),
             self.read("BATCHGATE_POLL_MAX", duration, seconds(60)),
         );
+        if stall.is_zero() {
+            self.mistakes.push("BATCHGATE_STALL must be above zero".to_owned());
+        }
         if poll_min.is_zero() || poll_max < poll_min {
             self.mistakes.push("BATCHGATE_POLL_MIN must be above zero and at most BATCHGATE_POLL_MAX".to_owned());
         }
@@ -152,8 +155,8 @@ impl Reader<'_> {
             poll_min,
             poll_max,
             lease,
-            cache_ttl: self.read("BATCHGATE_CACHE_TTL", duration, seconds(30 * 86_400)),
-            retention: self.read("BATCHGATE_RETENTION", duration, seconds(30 * 86_400)),
+            cache_ttl: self.lasting("BATCHGATE_CACHE_TTL", seconds(30 * 86_400)),
+            retention: self.lasting("BATCHGATE_RETENTION", seconds(30 * 86_400)),
         };
         let log_format = self.read("BATCHGATE_LOG_FORMAT", log_format, LogFormat::Text);
         Config {
@@ -273,6 +276,15 @@ impl Reader<'_> {
                 default
             }
         }
+    }
+
+    /// A time something is kept: from a second to ten years.
+    fn lasting(&mut self, name: &str, default: Duration) -> Duration {
+        let lasting = |text: &str| match duration(text)? {
+            kept if (1..=10 * 365 * 86_400).contains(&kept.as_secs()) => Ok(kept),
+            _ => Err("must be from 1s to ten years".to_owned()),
+        };
+        self.read(name, lasting, default)
     }
 
     fn positive(&mut self, name: &str, default: usize) -> usize {

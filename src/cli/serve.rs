@@ -11,7 +11,7 @@ use crate::{
         BatchProvider,
         registry::{Account, Kind},
     },
-    store::Store,
+    store::{Store, StoreError},
     telemetry, worker,
 };
 use anyhow::Context;
@@ -23,6 +23,8 @@ use std::{
 };
 use tokio::{net::TcpListener, sync::Semaphore};
 
+/// How long a Redis that does not answer is waited for at the start.
+const REDIS_START: Duration = Duration::from_secs(30);
 /// After the first signal, steps in hand and bodies being read get this long.
 const DRAIN: Duration = Duration::from_secs(25);
 /// After the last step, answers being sent get this long.
@@ -135,8 +137,25 @@ async fn gateway(config: &Config, redis_url: &str) -> anyhow::Result<Gateway> {
         providers.insert(account.route.account.clone(), adapter.connect()?);
     }
     let settings = config.settings.clone();
-    let store = Store::connect(redis_url, &settings.namespace).await.context("connect to redis")?;
+    let store = connect(redis_url, &settings.namespace).await?;
     Ok(Gateway { store, providers, routes: config.routes(), settings, wake: Wake::default() })
+}
+
+/// Redis may start after us, or still be loading: it gets a while to answer.
+async fn connect(url: &str, namespace: &str) -> anyhow::Result<Store> {
+    let until = tokio::time::Instant::now() + REDIS_START;
+    loop {
+        match Store::connect(url, namespace).await {
+            Ok(store) => return Ok(store),
+            Err(StoreError::Away(why)) if tokio::time::Instant::now() < until => {
+                tracing::warn!(%why, "redis does not answer yet; trying again");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            Err(why) => {
+                anyhow::bail!("cannot use the redis of BATCHGATE_REDIS_URL ({why}): is it up, and is the URL right?")
+            }
+        }
+    }
 }
 
 fn auth(config: &Config) -> Auth {

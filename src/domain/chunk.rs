@@ -47,16 +47,25 @@ pub enum ChunkState {
         newest_before: Option<String>,
         looks: u32,
     },
+    /// `adopted`: found by size and time only; it may be another's, so it is never cancelled by us.
     Running {
         remote: String,
+        adopted: Option<Adopted>,
     },
     /// The provider batch has ended; its results can be read. `looked`: once already, and lines were missing.
     Harvested {
         remote: String,
         sources: Vec<String>,
         looked: bool,
+        adopted: Option<Adopted>,
     },
     Settled,
+}
+
+/// What a doubt knew when it took a batch that may be another's: what it needs again if it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adopted {
+    pub newest_before: Option<String>,
 }
 
 impl ChunkState {

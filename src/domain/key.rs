@@ -28,13 +28,15 @@ pub const KEY_VERSION: &str = "batchgate/1";
 /// | endpoint | left out |
 /// |---|---|
 /// | `/v1/messages` | `metadata`, `service_tier` |
-/// | `/v1/chat/completions` | `metadata`, `prompt_cache_key`, `prompt_cache_retention`, `safety_identifier`, `service_tier`, `store`, `user` |
+/// | `/v1/chat/completions`, `/v1/responses` | `metadata`, `prompt_cache_key`, `prompt_cache_retention`, `safety_identifier`, `service_tier`, `store`, `user` |
+/// | `/v1/embeddings`, `/v1/completions` | `user` |
+/// | `/v1/moderations` | nothing |
 ///
 /// Where a provider does not know one of these words it counts, for there it is not known to be harmless.
 pub fn left_out(endpoint: Endpoint) -> &'static [&'static str] {
     match endpoint {
         Endpoint::Messages => &["metadata", "service_tier"],
-        Endpoint::ChatCompletions => &[
+        Endpoint::ChatCompletions | Endpoint::Responses => &[
             "metadata",
             "prompt_cache_key",
             "prompt_cache_retention",
@@ -43,6 +45,8 @@ pub fn left_out(endpoint: Endpoint) -> &'static [&'static str] {
             "store",
             "user",
         ],
+        Endpoint::Embeddings | Endpoint::Completions => &["user"],
+        Endpoint::Moderations => &[],
     }
 }
 

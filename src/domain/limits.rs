@@ -5,6 +5,8 @@
 pub struct BatchLimits {
     /// Most prompts in one batch.
     pub max_prompts: usize,
+    /// Most inputs in all its prompts together; none where inputs are not counted.
+    pub max_inputs: Option<u64>,
     /// Most bytes of the file or body that carries them.
     pub max_bytes: u64,
     /// Bytes the file or body costs before the first prompt.
@@ -16,6 +18,11 @@ pub struct BatchLimits {
 }
 
 impl BatchLimits {
+    /// Do so many inputs fit in one batch?
+    pub fn take_inputs(&self, inputs: u64) -> bool {
+        self.max_inputs.is_none_or(|most| inputs <= most)
+    }
+
     /// Wire bytes of a prompt whose compact JSON body has `body` bytes.
     pub fn weight(&self, body: usize) -> u64 {
         self.line_bytes + body as u64

@@ -65,6 +65,47 @@ pub enum FailureCode {
     Expired,
 }
 
+impl FailureCode {
+    /// Set where the prompt has no answer because its batch wanted no more.
+    pub fn ending(self) -> Option<Ending> {
+        match self {
+            FailureCode::Canceled => Some(Ending::Canceled),
+            FailureCode::Expired => Some(Ending::Expired),
+            FailureCode::InvalidRequest
+            | FailureCode::TooLarge
+            | FailureCode::NotFound
+            | FailureCode::RateLimited
+            | FailureCode::Overloaded
+            | FailureCode::ServerError
+            | FailureCode::Timeout
+            | FailureCode::EmptyAnswer
+            | FailureCode::Missing
+            | FailureCode::NotCached
+            | FailureCode::Quarantined => None,
+        }
+    }
+}
+
+/// Why a batch wants no more answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Canceled,
+    Expired,
+}
+
+impl Ending {
+    pub fn failure(self) -> Failure {
+        match self {
+            Ending::Canceled => {
+                Failure::ours(FailureCode::Canceled, "the batch was cancelled before this prompt was answered")
+            }
+            Ending::Expired => {
+                Failure::ours(FailureCode::Expired, "the batch's deadline passed before this prompt was answered")
+            }
+        }
+    }
+}
+
 /// Why one prompt has no answer. Data, not an `Err`: the batch goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {

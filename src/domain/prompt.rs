@@ -17,22 +17,56 @@ pub enum Endpoint {
     Messages,
     #[serde(rename = "/v1/chat/completions")]
     ChatCompletions,
+    #[serde(rename = "/v1/responses")]
+    Responses,
+    #[serde(rename = "/v1/embeddings")]
+    Embeddings,
+    #[serde(rename = "/v1/moderations")]
+    Moderations,
+    #[serde(rename = "/v1/completions")]
+    Completions,
 }
 
 /// What an Anthropic account takes; strings and `messages` go to the first.
 pub(super) const ANTHROPIC_ENDPOINTS: &[Endpoint] = &[Endpoint::Messages];
 /// What an OpenAI account takes; strings and `messages` go to the first.
-pub(super) const OPENAI_ENDPOINTS: &[Endpoint] = &[Endpoint::ChatCompletions];
-/// Endpoints of the providers' batch APIs that we do not take yet.
-const LATER_ENDPOINTS: &[&str] = &["/v1/responses", "/v1/embeddings", "/v1/moderations", "/v1/completions"];
+pub(super) const OPENAI_ENDPOINTS: &[Endpoint] = &[
+    Endpoint::ChatCompletions,
+    Endpoint::Responses,
+    Endpoint::Embeddings,
+    Endpoint::Moderations,
+    Endpoint::Completions,
+];
+/// Endpoints of the providers' batch APIs that we do not take: what they make is files, not answers.
+const OTHER_ENDPOINTS: &[&str] = &["/v1/images/generations", "/v1/images/edits", "/v1/videos"];
 
 impl Endpoint {
-    pub const ALL: [Endpoint; 2] = [Endpoint::Messages, Endpoint::ChatCompletions];
+    pub const ALL: [Endpoint; 6] = [
+        Endpoint::Messages,
+        Endpoint::ChatCompletions,
+        Endpoint::Responses,
+        Endpoint::Embeddings,
+        Endpoint::Moderations,
+        Endpoint::Completions,
+    ];
 
     pub fn path(self) -> &'static str {
         match self {
             Endpoint::Messages => "/v1/messages",
             Endpoint::ChatCompletions => "/v1/chat/completions",
+            Endpoint::Responses => "/v1/responses",
+            Endpoint::Embeddings => "/v1/embeddings",
+            Endpoint::Moderations => "/v1/moderations",
+            Endpoint::Completions => "/v1/completions",
+        }
+    }
+
+    /// False where asking again brings the same answer: then there are no samples, and identical prompts always share
+    /// one answer, whatever the batch says of `repeats`.
+    pub fn has_samples(self) -> bool {
+        match self {
+            Endpoint::Messages | Endpoint::ChatCompletions | Endpoint::Responses | Endpoint::Completions => true,
+            Endpoint::Embeddings | Endpoint::Moderations => false,
         }
     }
 
@@ -87,6 +121,15 @@ impl Prompt {
     /// what else is wrong with the prompt, often nothing.
     pub fn parse(text: &PromptText, options: &Options, routes: &Routes) -> Result<Prompt, Vec<Problem>> {
         parse::parse(text, options, routes)
+    }
+
+    /// What it counts against a provider's limit on inputs, where there is one: an array of texts or of token lists has
+    /// as many as it has items; a text, one token list and all else are one.
+    pub fn inputs(&self) -> u64 {
+        match self.body.get("input") {
+            Some(Value::Array(items)) if !items.iter().all(Value::is_number) => items.len() as u64,
+            _ => 1,
+        }
     }
 
     /// The body as it is sent: compact JSON on one line, members as given (the last of duplicates), numbers as written.

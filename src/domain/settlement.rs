@@ -3,28 +3,8 @@
 
 use super::{
     chunk::{ClosedLedger, Item, Verdict},
-    outcome::{Failure, FailureCode, Usage},
+    outcome::{Ending, Failure, FailureCode, Usage},
 };
-
-/// Why a batch wants no more answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    Canceled,
-    Expired,
-}
-
-impl Ending {
-    pub fn failure(self) -> Failure {
-        match self {
-            Ending::Canceled => {
-                Failure::ours(FailureCode::Canceled, "the batch was cancelled before this prompt was answered")
-            }
-            Ending::Expired => {
-                Failure::ours(FailureCode::Expired, "the batch's deadline passed before this prompt was answered")
-            }
-        }
-    }
-}
 
 /// What the policy needs to know beside the ledger.
 #[derive(Clone, Copy, Debug)]

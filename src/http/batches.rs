@@ -89,7 +89,7 @@ async fn accept(
     let (batch, progress) = outcome?;
     let inline = object::is_inline(&progress).then_some(&progress);
     let head = object::head(batch, &progress);
-    created(object::respond(&app.gateway, StatusCode::ACCEPTED, batch, &head, inline).await?, batch, false)
+    Ok(created(object::respond(&app.gateway, StatusCode::ACCEPTED, batch, &head, inline).await?, batch, false))
 }
 
 /// Reads the body to its end and makes the batch exist. On any error nothing of it is left.
@@ -119,6 +119,7 @@ async fn read(kind: BodyKind, incoming: &mut Incoming, submission: &mut Submissi
     };
     let mut frames = Vec::new();
     while let Some(piece) = incoming.next().await? {
+        submission.keep_alive().await?;
         splitter.push(&piece, &mut frames)?;
         for frame in frames.drain(..) {
             submission.take(frame).await?;
@@ -138,22 +139,22 @@ async fn replay(app: &App, first: &FirstAnswer, mut incoming: Incoming) -> Resul
         let detail = "this Idempotency-Key was used with another body: use a fresh key for a new request";
         return Err(ApiError::new(Code::IdempotencyMismatch, detail));
     }
-    let batch = BatchId::parse(&first.batch).ok_or_else(|| ApiError::new(Code::NotFound, "the batch is gone"))?;
+    let batch = BatchId::parse(&first.batch).ok_or_else(unknown_batch)?;
     let progress = app.gateway.store.progress(batch).await?;
+    let progress = progress.ok_or_else(unknown_batch)?;
     // Results are inlined again if they were the first time: sealed pages never change.
-    let was_ended = !first.body.contains("\"ended_at\":null");
-    let inline = progress.filter(|progress| was_ended && object::is_inline(progress));
+    let inline = Some(progress).filter(|progress| first.ended && object::is_inline(progress));
     let answer = object::respond(&app.gateway, StatusCode::ACCEPTED, batch, &first.body, inline.as_ref()).await?;
-    created(answer, batch, true)
+    Ok(created(answer, batch, true))
 }
 
-fn created(mut response: Response, batch: BatchId, replayed: bool) -> Result<Response, ApiError> {
+fn created(mut response: Response, batch: BatchId, replayed: bool) -> Response {
     let location = HeaderValue::from_str(&format!("/batches/{batch}")).expect("hex digits are a header value");
     response.headers_mut().insert(header::LOCATION, location);
     if replayed {
         response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
     }
-    Ok(response)
+    response
 }
 
 /// The id in a path, whatever it is: one that is not even text is as unknown as any other.
@@ -258,9 +259,11 @@ pub(super) async fn list(
     let limit = query.number("limit", 1..=100)?.unwrap_or(20);
     let after = match query.text("after") {
         None => None,
-        Some(id) => {
-            Some(find(&app, &team, id).await.map_err(|_| ApiError::invalid("`after` names no batch of yours"))?.0)
-        }
+        Some(id) => match find(&app, &team, id).await {
+            Ok((batch, _)) => Some(batch),
+            Err(error) if error.is_not_found() => return Err(ApiError::invalid("`after` names no batch of yours")),
+            Err(error) => return Err(error),
+        },
     };
     let limit = usize::try_from(limit).expect("at most a hundred");
     let mut ids = app.gateway.store.list(&team.0, after, limit + 1).await?;

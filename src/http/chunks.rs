@@ -7,7 +7,7 @@ use super::{
     error::ApiError,
     query::Query,
 };
-use crate::{clock, domain::chunk::ChunkState, pipeline::submit::MAX_CHUNKS, store::chunks::ToldChunk};
+use crate::{clock, domain::chunk::ChunkState, store::chunks::ToldChunk};
 use axum::{
     Extension, Json,
     extract::{RawQuery, State},
@@ -15,6 +15,8 @@ use axum::{
 use serde::Serialize;
 
 const PAGE: u64 = 100;
+/// Far above the numbers chunks get, follow-ups included.
+const MAX_OFFSET: u64 = 1_000_000_000;
 
 #[derive(Serialize)]
 pub(super) struct ChunksPage {
@@ -46,8 +48,7 @@ pub(super) async fn chunks(
     RawQuery(query): RawQuery,
 ) -> Result<Json<ChunksPage>, ApiError> {
     let query = Query::parse(query.as_deref(), &["offset", "limit"])?;
-    let bound = 2 * MAX_CHUNKS as u64;
-    let offset = u32::try_from(query.number("offset", 0..=bound)?.unwrap_or(0)).unwrap_or(u32::MAX);
+    let offset = u32::try_from(query.number("offset", 0..=MAX_OFFSET)?.unwrap_or(0)).unwrap_or(u32::MAX);
     let limit = u32::try_from(query.number("limit", 1..=1_000)?.unwrap_or(PAGE)).unwrap_or(u32::MAX);
     let (batch, _) = find(&app, &team, &id).await?;
     let (told, end) = app.gateway.store.told_chunks(batch, offset, limit).await?;

@@ -2,7 +2,7 @@
 
 use crate::{
     domain::problem::{Problem, Problems},
-    pipeline::{frames::FrameError, submit::SubmitError},
+    pipeline::{frames::FrameError, line::escape, submit::SubmitError},
     store::StoreError,
 };
 use axum::{
@@ -96,6 +96,10 @@ impl ApiError {
         ApiError::new(Code::InvalidRequest, detail)
     }
 
+    pub(super) fn is_not_found(&self) -> bool {
+        self.code == Code::NotFound
+    }
+
     fn with(mut self, problems: impl IntoIterator<Item = Problem>) -> ApiError {
         self.problems.extend(problems);
         self
@@ -123,7 +127,7 @@ impl ApiError {
             errors: self.problems.first(),
             error_count: (!self.problems.is_empty()).then(|| self.problems.count()),
         };
-        let body = serde_json::to_vec(&document).expect("strings and numbers serialize");
+        let body = escape(serde_json::to_vec(&document).expect("strings and numbers serialize").into());
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status;
         let kind = HeaderValue::from_static("application/problem+json");

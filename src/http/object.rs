@@ -11,7 +11,7 @@ use crate::{
     },
     pipeline::{
         Gateway,
-        line::ResultLine,
+        line::{ResultLine, escape},
         read::{Reader, Unknown},
     },
 };
@@ -99,7 +99,8 @@ pub(super) fn head(batch: BatchId, progress: &Progress) -> String {
         usage: progress.usage,
         cost: Cost { spent_usd: None, saved_usd: None },
     };
-    serde_json::to_string(&object).expect("strings and numbers serialize")
+    let json = escape(serde_json::to_vec(&object).expect("strings and numbers serialize").into());
+    String::from_utf8(json.into()).expect("JSON is UTF-8")
 }
 
 /// The whole object without results.

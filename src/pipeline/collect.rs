@@ -3,15 +3,15 @@
 
 use super::{
     commit,
-    dispatch::{After, Held},
+    dispatch::{After, Held, no_provider},
 };
 use crate::{
-    clock,
+    clock::{self, Millis},
     domain::{
-        chunk::{ChunkState, ClosedLedger, Item, Ledger, Recorded, Verdict},
+        chunk::{Adopted, ChunkState, ClosedLedger, Item, Ledger, Recorded, Verdict},
         key::CacheKey,
         outcome::{Failure, FailureCode, Outcome},
-        settlement::{Ending, Settlement},
+        settlement::Settlement,
     },
     provider::{CallError, Ended, Line, LineFault, LineOutcome, Refusal, RemoteId, RemoteStatus},
     store::{
@@ -26,25 +26,23 @@ use std::{collections::HashMap, time::Duration};
 /// Staged answers are written in groups of this many bytes or this many answers.
 const GROUP_BYTES: usize = 1 << 20;
 const GROUP_ANSWERS: usize = 500;
-/// After a batch's deadline the provider gets this long to end what it was asked to cancel.
-const PATIENCE_AFTER_DEADLINE: Duration = Duration::from_secs(30 * 60);
 
 /// One look at a running chunk.
-pub async fn poll(held: &Held<'_>, remote: &str) -> Result<After, StoreError> {
+pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> Result<After, StoreError> {
+    if held.gives_up() {
+        return held.give_up().await;
+    }
     let remote = RemoteId(remote.to_owned());
     let Some(provider) = held.provider() else {
-        return held.later(&CallError::Paused { detail: "its provider is not configured any more".to_owned() }).await;
+        return no_provider(held).await;
     };
-    if held.ending == Some(Ending::Expired) && held.now > held.chunk.deadline + millis(PATIENCE_AFTER_DEADLINE) {
-        let items = held.gateway.store.items(held.chunk.id).await?;
-        return commit::settle(held, Settlement::all(items, &Ending::Expired.failure())).await;
-    }
-    if held.ending.is_some() && !held.chunk.cancel_sent {
+    // An adopted batch may be another's: it is waited for, never cancelled.
+    if held.ending.is_some() && !held.chunk.cancel_sent && adopted.is_none() {
         return match provider.cancel(&remote).await {
             Ok(()) | Err(CallError::NotFound { .. } | CallError::Refused { .. }) => {
                 tracing::info!(chunk = %held.chunk.id, remote = %remote.0, "provider asked to cancel");
                 let sent = vec![("cancel_sent", "1".to_owned())];
-                let soon = Release::After(millis(held.gateway.settings.poll_min));
+                let soon = Release::After(clock::millis(held.gateway.settings.poll_min));
                 held.step(&["running"], &held.chunk.state.clone(), sent, soon).await
             }
             Err(error) => held.later(&error).await,
@@ -53,7 +51,8 @@ pub async fn poll(held: &Held<'_>, remote: &str) -> Result<After, StoreError> {
     match provider.status(&remote).await {
         Ok(RemoteStatus::Running { reported }) => still_running(held, reported).await,
         Ok(RemoteStatus::Ended(ended)) => {
-            let state = ChunkState::Harvested { remote: ended.remote.0, sources: ended.sources, looked: false };
+            let (remote, sources, adopted) = (ended.remote.0, ended.sources, adopted.cloned());
+            let state = ChunkState::Harvested { remote, sources, looked: false, adopted };
             held.step(&["running"], &state, vec![("fails", "0".to_owned())], Release::Hold).await
         }
         Ok(RemoteStatus::Refused(refusal)) => refused(held, refusal).await,
@@ -73,48 +72,65 @@ async fn still_running(held: &Held<'_>, reported: u64) -> Result<After, StoreErr
         ("reported", reported.min(held.chunk.prompts as u64).to_string()),
         ("unknown_since", String::new()),
     ];
-    held.step(&["running"], &held.chunk.state.clone(), fields, Release::After(millis(wait))).await
+    held.step(&["running"], &held.chunk.state.clone(), fields, Release::After(clock::millis(wait))).await
 }
 
 /// An id we stored and the provider does not know: patience, never a second submission. The batch's deadline is the end.
 async fn not_found(held: &Held<'_>, detail: String) -> Result<After, StoreError> {
+    if held.gives_up() {
+        return held.give_up().await;
+    }
     let since = held.chunk.unknown_since.unwrap_or(held.now);
     if held.now.saturating_sub(since) > 15 * 60 * 1000 {
         tracing::error!(chunk = %held.chunk.id, "the provider has not known this batch for 15 minutes");
     }
     let error = CallError::NotFound { detail };
     let fields = vec![("unknown_since", since.to_string()), ("fails", (held.chunk.fails + 1).to_string())];
-    let wait = held.back_off(&error).max(millis(held.gateway.settings.poll_min));
+    let wait = held.back_off(&error).max(clock::millis(held.gateway.settings.poll_min));
     held.step(&["running"], &held.chunk.state.clone(), fields, Release::After(wait)).await
 }
 
 /// The provider took the batch and then refused it as a whole.
 async fn refused(held: &Held<'_>, refusal: Refusal) -> Result<After, StoreError> {
-    let back_to_planned = |fields: Vec<(&'static str, String)>, detail: String| async move {
-        let wait = held.back_off(&CallError::Again { after: None, detail }).max(millis(held.gateway.settings.poll_min));
+    let back_to_planned = |fields: Vec<(&'static str, String)>, what: &'static str| async move {
+        let wait = back_pressure_wait(held);
+        tracing::warn!(chunk = %held.chunk.id, what, wait_ms = wait, "the provider takes the chunk later");
         let fails = ("fails", (held.chunk.fails + 1).to_string());
         let fields = fields.into_iter().chain([fails]).collect();
         held.step(&["running"], &ChunkState::Planned, fields, Release::After(wait)).await
     };
     match refusal {
-        Refusal::BackPressure { detail } => {
+        Refusal::BackPressure { .. } => {
             metrics::counter!("batchgate_back_pressure_total").increment(1);
-            back_to_planned(Vec::new(), detail).await
+            back_to_planned(Vec::new(), "back-pressure").await
         }
-        Refusal::InputLost { detail } => back_to_planned(vec![("input", String::new())], detail).await,
+        Refusal::InputLost { .. } => back_to_planned(vec![("input", String::new())], "its input file is gone").await,
         Refusal::Lines(faults) => {
             let items = held.gateway.store.items(held.chunk.id).await?;
+            let first = faults.first().map(|fault| (fault.code.clone(), fault.message.clone()));
             let faults = by_key(&items, faults);
+            if faults.is_empty() {
+                // Lines that are not in the file say nothing of where the fault is.
+                let (code, detail) = first.unwrap_or_default();
+                return bisect(held, code, detail).await;
+            }
             let ledger = ClosedLedger::faults(&items, &faults);
             commit::settle(held, Settlement::of(items, &ledger, held.rules())).await
         }
-        Refusal::Whole { code, detail } => {
-            let items = held.gateway.store.items(held.chunk.id).await?;
-            let alone =
-                Failure { code: FailureCode::InvalidRequest, message: detail, provider_code: code, retryable: false };
-            commit::settle(held, Settlement::bisect(items, &alone, held.rules())).await
-        }
+        Refusal::Whole { code, detail } => bisect(held, code, detail).await,
     }
+}
+
+async fn bisect(held: &Held<'_>, provider_code: Option<String>, message: String) -> Result<After, StoreError> {
+    let items = held.gateway.store.items(held.chunk.id).await?;
+    let alone = Failure { code: FailureCode::InvalidRequest, message, provider_code, retryable: false };
+    commit::settle(held, Settlement::bisect(items, &alone, held.rules())).await
+}
+
+/// The shortest poll interval, doubled with every create so far (which only grow), at most ten minutes, with jitter.
+fn back_pressure_wait(held: &Held<'_>) -> Millis {
+    let doubled = held.gateway.settings.poll_min.saturating_mul(1 << held.chunk.attempt.saturating_sub(1).min(10));
+    clock::millis(doubled.min(Duration::from_secs(600)).mul_f64(0.8 + 0.4 * rand::random::<f64>()))
 }
 
 /// Line n of an input file is the n-th item: the file was written from them, in this order.
@@ -131,14 +147,26 @@ fn by_key(items: &[Item], faults: Vec<LineFault>) -> HashMap<CacheKey, Failure> 
     faults.into_iter().filter_map(failure).collect()
 }
 
+/// A provider batch that has ended, as the chunk's state knows it.
+#[derive(Clone, Copy)]
+pub struct Found<'a> {
+    pub remote: &'a str,
+    pub sources: &'a [String],
+    /// Its results were read once already, and lines were missing.
+    pub looked: bool,
+    /// Found by size and time only.
+    pub adopted: Option<&'a Adopted>,
+}
+
 /// Reads the results and settles the chunk.
-pub async fn harvest(held: &Held<'_>, remote: &str, sources: &[String], looked: bool) -> Result<After, StoreError> {
+pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreError> {
+    let Found { remote, sources, looked, adopted } = found;
     let Some(provider) = held.provider() else {
-        return held.later(&CallError::Paused { detail: "its provider is not configured any more".to_owned() }).await;
+        return no_provider(held).await;
     };
     let items = held.gateway.store.items(held.chunk.id).await?;
     let ended = Ended { remote: RemoteId(remote.to_owned()), sources: sources.to_vec() };
-    let mut lines = match provider.results(&ended).await {
+    let mut lines = match provider.results(held.chunk.lane.endpoint, &ended).await {
         Ok(lines) => lines,
         Err(error) => return held.later(&error).await,
     };
@@ -155,13 +183,14 @@ pub async fn harvest(held: &Held<'_>, remote: &str, sources: &[String], looked: 
         metrics::counter!("batchgate_stray_lines_total").increment(ledger.strays());
         tracing::warn!(chunk = %held.chunk.id, remote, strays = ledger.strays(), "result lines that name no question of the chunk");
     }
-    if ledger.is_foreign() {
-        return foreign(held, remote).await;
+    if let Some(adopted) = adopted.filter(|_| ledger.is_foreign()) {
+        return foreign(held, remote, adopted).await;
     }
     let ledger = ledger.close();
     if held.ending.is_none() && !looked && ledger.has_missing(&items) {
-        let again = ChunkState::Harvested { remote: remote.to_owned(), sources: sources.to_vec(), looked: true };
-        let wait = Release::After(millis(held.gateway.settings.poll_min));
+        let (remote, sources, adopted) = (remote.to_owned(), sources.to_vec(), adopted.cloned());
+        let again = ChunkState::Harvested { remote, sources, looked: true, adopted };
+        let wait = Release::After(clock::millis(held.gateway.settings.poll_min));
         return held.step(&["harvested"], &again, Vec::new(), wait).await;
     }
     let settlement = Settlement::of(items, &ledger, held.rules());
@@ -169,12 +198,12 @@ pub async fn harvest(held: &Held<'_>, remote: &str, sources: &[String], looked: 
 }
 
 /// Not one line was ours: a batch adopted by its size and time is another's. Back to doubt, and not to this one again.
-async fn foreign(held: &Held<'_>, remote: &str) -> Result<After, StoreError> {
+async fn foreign(held: &Held<'_>, remote: &str, adopted: &Adopted) -> Result<After, StoreError> {
     tracing::warn!(chunk = %held.chunk.id, remote, "the adopted provider batch is another's; in doubt again");
     let mut tried = held.chunk.tried.clone();
     tried.push(remote.to_owned());
     let tried = ("tried", serde_json::to_string(&tried).expect("strings serialize"));
-    let state = ChunkState::InDoubt { newest_before: None, looks: 0 };
+    let state = ChunkState::InDoubt { newest_before: adopted.newest_before.clone(), looks: 0 };
     held.step(&["harvested"], &state, vec![tried], Release::After(0)).await
 }
 
@@ -243,8 +272,4 @@ impl<'a> Harvest<'a> {
         self.flush().await?;
         Ok((self.ledger, self.sizes))
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

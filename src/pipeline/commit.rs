@@ -11,7 +11,7 @@ use crate::{
         chunk::{ChunkState, Item, WireIds},
         id::{ChunkId, WireTag},
         key::CacheKey,
-        outcome::{Failure, FailureCode, Usage},
+        outcome::{Ending, Failure, Usage},
         settlement::Settlement,
     },
     provider::InputFile,
@@ -47,6 +47,7 @@ pub async fn settle_staged(held: &Held<'_>, settlement: Settlement, sizes: &Size
         counter: counter(&held.chunk.state),
         mode: held.chunk.mode,
         answered: &answered,
+        failed: settlement.failed.len(),
         fragments: &fragments,
         follow_ups: &follow_ups,
         delta: delta(held, &settlement),
@@ -201,20 +202,10 @@ fn delta(held: &Held<'_>, settlement: &Settlement) -> Delta {
         delta.usage.output_tokens += output_tokens;
     }
     for (item, failure) in &settlement.failed {
-        let count = match failure.code {
-            FailureCode::Canceled => &mut delta.canceled,
-            FailureCode::Expired => &mut delta.expired,
-            FailureCode::InvalidRequest
-            | FailureCode::TooLarge
-            | FailureCode::NotFound
-            | FailureCode::RateLimited
-            | FailureCode::Overloaded
-            | FailureCode::ServerError
-            | FailureCode::Timeout
-            | FailureCode::EmptyAnswer
-            | FailureCode::Missing
-            | FailureCode::NotCached
-            | FailureCode::Quarantined => &mut delta.failed,
+        let count = match failure.code.ending() {
+            Some(Ending::Canceled) => &mut delta.canceled,
+            Some(Ending::Expired) => &mut delta.expired,
+            None => &mut delta.failed,
         };
         *count += u64::from(item.results());
     }

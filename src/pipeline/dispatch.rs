@@ -5,15 +5,16 @@
 
 use super::{Gateway, commit};
 use crate::{
-    clock::Millis,
+    clock::{self, Millis},
     domain::{
-        chunk::ChunkState,
+        chunk::{Adopted, ChunkState},
         key::CacheKey,
-        outcome::{Failure, FailureCode},
-        settlement::{Ending, Rules, Settlement},
+        outcome::{Ending, Failure, FailureCode},
+        settlement::{Rules, Settlement},
     },
     provider::{
-        BatchProvider, CallError, CreateError, Doubt, InputFile, OpenLines, OutLine, Parcel, ReadError, RemoteId,
+        BatchProvider, CallError, Candidate, CreateError, Doubt, InputFile, OpenLines, OutLine, Parcel, ReadError,
+        RemoteId,
     },
     store::{
         StoreError,
@@ -45,6 +46,8 @@ pub enum After {
 
 /// Longest wait between two tries of a call that keeps failing.
 const MAX_BACK_OFF: Duration = Duration::from_secs(60);
+/// After a batch's deadline the provider gets this long to end what it was asked to cancel.
+const PATIENCE_AFTER_DEADLINE: Duration = Duration::from_secs(30 * 60);
 /// Wait after a refusal that only an operator can cure (401, 402, 403, quota).
 const PAUSED: Duration = Duration::from_secs(60);
 /// Creates that may miss a file just uploaded, which providers show late, before it is uploaded anew.
@@ -88,8 +91,24 @@ impl Held<'_> {
         }
     }
 
-    /// The chunk stays where it is and is tried again later.
+    /// True once the provider has had its time too: the batch ends without what it has not said by now.
+    pub fn gives_up(&self) -> bool {
+        self.ending.is_some() && self.now > self.chunk.deadline + clock::millis(PATIENCE_AFTER_DEADLINE)
+    }
+
+    /// Settles without answers what nobody waits for any more.
+    pub async fn give_up(&self) -> Result<After, StoreError> {
+        let ending = self.ending.unwrap_or(Ending::Expired);
+        tracing::warn!(chunk = %self.chunk.id, state = self.chunk.state.word(), "gave up: the deadline is long past");
+        let items = self.gateway.store.items(self.chunk.id).await?;
+        commit::settle(self, Settlement::all(items, &ending.failure())).await
+    }
+
+    /// The chunk stays where it is and is tried again later; long after its deadline there is no later.
     pub async fn later(&self, error: &CallError) -> Result<After, StoreError> {
+        if self.gives_up() {
+            return self.give_up().await;
+        }
         let state = self.chunk.state.clone();
         let fails = ("fails", (self.chunk.fails + 1).to_string());
         self.step(&[state.word()], &state, vec![fails], Release::After(self.back_off(error))).await
@@ -108,8 +127,9 @@ impl Held<'_> {
         tracing::warn!(%chunk, %account, error = error.head(), ?wait, "provider call failed; again later");
         metrics::counter!("batchgate_provider_call_failures_total", "account" => self.chunk.lane.account.clone())
             .increment(1);
-        let left = self.chunk.deadline.saturating_sub(self.now).max(1_000);
-        u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min(left)
+        let patience = if self.ending.is_some() { PATIENCE_AFTER_DEADLINE } else { Duration::ZERO };
+        let left = (self.chunk.deadline + clock::millis(patience)).saturating_sub(self.now).max(1_000);
+        clock::millis(wait).min(left)
     }
 }
 
@@ -151,7 +171,7 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
                 tracing::warn!(chunk = %held.chunk.id, %error, "note the provider's batch id");
             });
             let identity = ("identity", created.identity.unwrap_or_default());
-            running(held, &["submitting"], &created.remote, vec![identity]).await
+            running(held, &["submitting"], &created.remote, None, vec![identity]).await
         }
         Err(CreateError::NotCreated(error)) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "not_created").increment(1);
@@ -171,12 +191,13 @@ async fn running(
     held: &Held<'_>,
     from: &[&'static str],
     remote: &RemoteId,
+    adopted: Option<Adopted>,
     mut fields: Vec<(&'static str, String)>,
 ) -> Result<After, StoreError> {
     let zero = || "0".to_owned();
     fields.extend([("polls", zero()), ("fails", zero()), ("submitted_at", held.now.to_string())]);
-    let first_poll = u64::try_from(held.gateway.settings.poll_min.as_millis()).unwrap_or(u64::MAX);
-    held.step(from, &ChunkState::Running { remote: remote.0.clone() }, fields, Release::After(first_poll)).await
+    let running = ChunkState::Running { remote: remote.0.clone(), adopted };
+    held.step(from, &running, fields, Release::After(clock::millis(held.gateway.settings.poll_min))).await
 }
 
 async fn note_input(held: &Held<'_>, input: &InputFile) -> Result<After, StoreError> {
@@ -186,11 +207,13 @@ async fn note_input(held: &Held<'_>, input: &InputFile) -> Result<After, StoreEr
 /// Certainly not created: planned again, later; or refused for what it holds, and then cut in two.
 async fn not_created(held: &Held<'_>, error: &CallError, state: &ChunkState) -> Result<After, StoreError> {
     match error {
-        CallError::Refused { status, code, detail } if matches!(status, 400 | 413 | 422) => {
+        CallError::Refused { status, code, .. } if matches!(status, 400 | 413 | 422) => {
             let items = held.gateway.store.items(held.chunk.id).await?;
             let kind = if *status == 413 { FailureCode::TooLarge } else { FailureCode::InvalidRequest };
             let provider_code = code.clone().or(Some(status.to_string()));
-            let alone = Failure { code: kind, message: detail.clone(), provider_code, retryable: false };
+            let message =
+                error.said().map_or_else(|| format!("the provider refused it with status {status}"), str::to_owned);
+            let alone = Failure { code: kind, message, provider_code, retryable: false };
             // The intent may have been written since the chunk was read: it is settled from where it is now.
             let chunk = Chunk { state: state.clone(), ..held.chunk.clone() };
             let settlement = Settlement::bisect(items, &alone, held.rules());
@@ -207,14 +230,14 @@ async fn not_created(held: &Held<'_>, error: &CallError, state: &ChunkState) -> 
     }
 }
 
-async fn no_provider(held: &Held<'_>) -> Result<After, StoreError> {
+pub(super) async fn no_provider(held: &Held<'_>) -> Result<After, StoreError> {
     let detail = format!("no provider named {} is configured any more", held.chunk.lane.account);
     held.later(&CallError::Paused { detail }).await
 }
 
 /// A dispatch before ours died between intent and id, or the answer was lost: look at the provider's list, soon.
 pub async fn doubt(held: &Held<'_>, newest_before: Option<String>) -> Result<After, StoreError> {
-    let soon = u64::try_from(held.gateway.settings.poll_min.as_millis()).unwrap_or(u64::MAX);
+    let soon = clock::millis(held.gateway.settings.poll_min);
     let state = ChunkState::InDoubt { newest_before, looks: 0 };
     held.step(&["submitting"], &state, Vec::new(), Release::After(soon)).await
 }
@@ -239,17 +262,18 @@ pub async fn look(held: &Held<'_>, newest_before: Option<&String>, looks: u32) -
     for candidate in found.into_iter().rev() {
         let tried = held.chunk.tried.contains(&candidate.remote.0);
         if candidate.exact || !(tried || another_chunks(held, &candidate.remote).await?) {
-            ours = Some(candidate.remote);
+            ours = Some(candidate);
             break;
         }
     }
-    if let Some(remote) = ours {
-        tracing::info!(chunk = %held.chunk.id, remote = %remote.0, "doubt settled: found");
+    if let Some(Candidate { remote, exact }) = ours {
+        tracing::info!(chunk = %held.chunk.id, remote = %remote.0, exact, "doubt settled: found");
         metrics::counter!("batchgate_doubts_total", "outcome" => "found").increment(1);
-        return running(held, &["in_doubt"], &remote, Vec::new()).await;
+        let adopted = (!exact).then(|| Adopted { newest_before: newest_before.cloned() });
+        return running(held, &["in_doubt"], &remote, adopted, Vec::new()).await;
     }
     if looks + 1 < LOOKS {
-        let pause = u64::try_from(held.gateway.settings.poll_max.as_millis()).unwrap_or(u64::MAX);
+        let pause = clock::millis(held.gateway.settings.poll_max);
         let state = ChunkState::InDoubt { newest_before: newest_before.cloned(), looks: looks + 1 };
         return held.step(&["in_doubt"], &state, Vec::new(), Release::After(pause)).await;
     }

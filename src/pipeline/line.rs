@@ -2,7 +2,7 @@
 //! line splitters out there that cut at them.
 
 use crate::{
-    domain::outcome::{Failure, FailureCode, Finish, Usage},
+    domain::outcome::{Ending, Failure, FailureCode, Finish, Usage},
     store::record::{Entry, Known},
 };
 use bytes::Bytes;
@@ -124,20 +124,10 @@ impl ResultLine {
 }
 
 fn status(failure: &Failure) -> Status {
-    match failure.code {
-        FailureCode::Canceled => Status::Canceled,
-        FailureCode::Expired => Status::Expired,
-        FailureCode::InvalidRequest
-        | FailureCode::TooLarge
-        | FailureCode::NotFound
-        | FailureCode::RateLimited
-        | FailureCode::Overloaded
-        | FailureCode::ServerError
-        | FailureCode::Timeout
-        | FailureCode::EmptyAnswer
-        | FailureCode::Missing
-        | FailureCode::NotCached
-        | FailureCode::Quarantined => Status::Failed,
+    match failure.code.ending() {
+        Some(Ending::Canceled) => Status::Canceled,
+        Some(Ending::Expired) => Status::Expired,
+        None => Status::Failed,
     }
 }
 
@@ -162,8 +152,8 @@ fn render(line: &Line<'_>) -> Bytes {
     escape(serde_json::to_vec(line).expect("strings and numbers serialize").into())
 }
 
-/// In valid JSON these characters stand only inside strings, where their escape means the same.
-fn escape(json: Bytes) -> Bytes {
+/// Escapes U+2028, U+2029 and U+0085. In valid JSON they stand only inside strings, where their escape means the same.
+pub fn escape(json: Bytes) -> Bytes {
     const ESCAPES: [(&[u8], &[u8]); 3] =
         [(b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085")];
     let starts = |at: usize| ESCAPES.iter().find(|(raw, _)| json[at..].starts_with(raw));

@@ -11,6 +11,7 @@ pub mod number;
 pub mod open_page;
 pub mod page;
 pub mod plan;
+pub mod poison;
 pub mod read;
 pub mod seal;
 pub mod submit;

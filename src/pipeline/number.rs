@@ -1,7 +1,7 @@
 //! Which sample a prompt is: identical prompts of a batch are independent samples, numbered as they come.
 //! Also finds a `custom_id` given twice. Pure; remembers 16 bytes a question, not prompts.
 
-use crate::domain::{batch::Repeats, key::Question};
+use crate::domain::{batch::Repeats, key::Question, prompt::Endpoint};
 use sha2::{Digest, Sha256};
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -26,14 +26,15 @@ impl Numbering {
         Numbering { repeats, samples, drawn: HashMap::new(), custom_ids: HashMap::new() }
     }
 
-    /// Numbers for the samples of a prompt.
-    pub fn draw(&mut self, question: &Question) -> Drawn {
+    /// Numbers for the samples of a prompt. Where an endpoint has no samples, repeats are shared in any case.
+    pub fn draw(&mut self, question: &Question, endpoint: Endpoint) -> Drawn {
+        let shared = self.repeats == Repeats::Share || !endpoint.has_samples();
         match self.drawn.entry(question.digest()) {
             Entry::Vacant(free) => {
                 free.insert(self.samples);
                 Drawn { first: 0, repeated: false }
             }
-            Entry::Occupied(_) if self.repeats == Repeats::Share => Drawn { first: 0, repeated: true },
+            Entry::Occupied(_) if shared => Drawn { first: 0, repeated: true },
             Entry::Occupied(mut next) => {
                 let first = *next.get();
                 next.insert(first + self.samples);
@@ -50,6 +51,33 @@ impl Numbering {
             Entry::Vacant(free) => {
                 free.insert(position);
                 None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::prompt::{ApiHeaders, Prompt};
+
+    fn question(endpoint: Endpoint) -> Question {
+        let body = serde_json::json!({"model": "m"});
+        let (account, who, model) = ("a".into(), "a".into(), "m".into());
+        let prompt = Prompt { account, who, endpoint, model, headers: ApiHeaders::default(), custom_id: None, body };
+        Question::new(&prompt, None).unwrap()
+    }
+
+    #[test]
+    fn repeats_are_samples_but_where_there_are_none() {
+        for endpoint in Endpoint::ALL {
+            for repeats in [Repeats::Sample, Repeats::Share] {
+                let mut numbering = Numbering::new(repeats, 1);
+                let question = question(endpoint);
+                assert_eq!(numbering.draw(&question, endpoint), Drawn { first: 0, repeated: false });
+                let shared = repeats == Repeats::Share || !endpoint.has_samples();
+                let first = u32::from(!shared);
+                assert_eq!(numbering.draw(&question, endpoint), Drawn { first, repeated: true }, "{endpoint:?}");
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::{
     },
     store::{
         StoreError,
-        pages::{ACCEPT, FrameWriter},
+        pages::FrameWriter,
         record::{Ask, Entry, Frame, Known, ManifestPage},
     },
 };
@@ -33,6 +33,7 @@ pub struct Asked {
     pub lane: Lane,
     pub body: Bytes,
     pub wire_bytes: u64,
+    pub inputs: u64,
     /// Set if no provider batch can carry it.
     pub refused: Option<Failure>,
 }
@@ -45,15 +46,18 @@ pub struct PageBuilder {
     bytes: usize,
     /// Index of the first result of each page written: where a reader finds an offset.
     pub starts: Vec<u32>,
+    /// With `repeats: share`, questions of earlier pages that must be asked: their repeats wait for the same answer.
+    asked_before: HashSet<CacheKey>,
+    share: bool,
     /// Pages with something to ask, in order.
     pub open: Vec<u32>,
     pub counts: Counts,
 }
 
 impl PageBuilder {
-    pub fn new(batch: BatchId, mode: CacheMode) -> PageBuilder {
-        let (asked, starts, open, counts) = Default::default();
-        PageBuilder { batch, mode, asked, bytes: 0, starts, open, counts }
+    pub fn new(batch: BatchId, mode: CacheMode, share: bool) -> PageBuilder {
+        let (asked, starts, open, counts, asked_before) = Default::default();
+        PageBuilder { batch, mode, share, asked, bytes: 0, starts, asked_before, open, counts }
     }
 
     pub fn push(&mut self, asked: Asked) {
@@ -86,6 +90,9 @@ impl PageBuilder {
             return self.write_sealed(gateway, page, asked, &known).await;
         }
         self.open.push(page);
+        if self.share {
+            self.asked_before.extend(asked.iter().map(|one| one.key).filter(|key| !known.contains_key(key)));
+        }
         self.write_open(gateway, page, asked, &known).await
     }
 
@@ -93,8 +100,11 @@ impl PageBuilder {
     async fn look_up(&self, gateway: &Gateway, asked: &[Asked]) -> Result<HashMap<CacheKey, Known>, StoreError> {
         let refused = asked.iter().filter_map(|one| Some((one.key, Known::Failed(one.refused.clone()?))));
         let mut known: HashMap<CacheKey, Known> = refused.collect();
-        let mut wanted: Vec<CacheKey> =
-            asked.iter().map(|one| one.key).filter(|key| !known.contains_key(key)).collect();
+        let mut wanted: Vec<CacheKey> = asked
+            .iter()
+            .map(|one| one.key)
+            .filter(|key| !known.contains_key(key) && !self.asked_before.contains(key))
+            .collect();
         wanted.sort_unstable();
         wanted.dedup();
         if matches!(self.mode, CacheMode::Use | CacheMode::Only) {
@@ -153,7 +163,7 @@ impl PageBuilder {
     ) -> Result<(), StoreError> {
         let store = &gateway.store;
         if !known.is_empty() {
-            let mut writer = FrameWriter::fragment(store, self.batch, page, ACCEPT);
+            let mut writer = FrameWriter::fragment_at_accept(store, self.batch, page);
             for (key, outcome) in known {
                 writer.push_known(key, outcome).await?;
             }
@@ -168,7 +178,11 @@ impl PageBuilder {
                 if spooled.insert(one.key) {
                     spool.push(one.key.as_bytes(), &one.body);
                 }
-                Ask { lane: lane_number(&mut manifest.lanes, &one.lane), wire_bytes: one.wire_bytes }
+                Ask {
+                    lane: lane_number(&mut manifest.lanes, &one.lane),
+                    wire_bytes: one.wire_bytes,
+                    inputs: one.inputs,
+                }
             });
             manifest.entries.push(entry(one, ask));
         }

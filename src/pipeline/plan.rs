@@ -16,6 +16,8 @@ pub struct Planned {
     pub items: Vec<Item>,
     /// Exact bytes of the file or body that will carry it.
     pub wire_bytes: u64,
+    /// Inputs of all its questions.
+    pub inputs: u64,
 }
 
 /// A question to be planned.
@@ -26,16 +28,18 @@ pub struct Question<'a> {
     pub limits: BatchLimits,
     /// Bytes of its line on the wire.
     pub wire_bytes: u64,
+    pub inputs: u64,
     pub place: Place,
 }
 
 /// Plans one batch. Chunks are handed out as they fill, except where a later question may still belong to one.
 pub struct Planner {
     max_prompts: usize,
-    /// `repeats: share`: one question may be wanted on several pages, so no chunk is finished before the last page.
+    /// `repeats: share`, for every lane.
     share: bool,
     chunks: Vec<Option<Planned>>,
     open: BTreeMap<Lane, usize>,
+    /// Chunk and item of each question of a lane that shares.
     planned: HashMap<CacheKey, (usize, usize)>,
     full: Vec<usize>,
 }
@@ -48,12 +52,8 @@ impl Planner {
     }
 
     /// Chunks so far, full ones and open ones.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.chunks.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
     }
 
     /// Adds a question; one asked already only gets one more place.
@@ -64,12 +64,19 @@ impl Planner {
             return;
         }
         let number = self.room_for(question);
+        let shared = self.shares(question.lane);
         let chunk = self.chunks[number].as_mut().expect("an open chunk is here");
-        if self.share {
+        if shared {
             self.planned.insert(question.key, (number, chunk.items.len()));
         }
         chunk.items.push(Item { key: question.key, places: vec![question.place], attempts: 0, missed: false });
         chunk.wire_bytes += question.wire_bytes;
+        chunk.inputs += question.inputs;
+    }
+
+    /// One question may be wanted on several pages, so none of the lane's chunks is finished before the last page.
+    fn shares(&self, lane: &Lane) -> bool {
+        self.share || !lane.endpoint.has_samples()
     }
 
     /// The lane's open chunk, or a new one if this question would not fit.
@@ -78,10 +85,15 @@ impl Planner {
         if let Some(&number) = self.open.get(question.lane) {
             let chunk = self.chunks[number].as_ref().expect("an open chunk is here");
             let most = self.max_prompts.min(limits.max_prompts);
-            if chunk.items.len() < most && chunk.wire_bytes + question.wire_bytes <= limits.max_bytes {
+            let fits = chunk.items.len() < most
+                && chunk.wire_bytes + question.wire_bytes <= limits.max_bytes
+                && limits.take_inputs(chunk.inputs + question.inputs);
+            if fits {
                 return number;
             }
-            self.full.push(number);
+            if !self.shares(question.lane) {
+                self.full.push(number);
+            }
         }
         let number = self.chunks.len();
         self.open.insert(question.lane.clone(), number);
@@ -90,15 +102,13 @@ impl Planner {
             lane: question.lane.clone(),
             items: Vec::new(),
             wire_bytes: limits.fixed_bytes,
+            inputs: 0,
         }));
         number
     }
 
     /// Chunks that will not change any more.
     pub fn take_full(&mut self) -> Vec<Planned> {
-        if self.share {
-            return Vec::new();
-        }
         let full = std::mem::take(&mut self.full);
         full.into_iter().filter_map(|number| self.chunks[number].take()).collect()
     }
@@ -115,8 +125,14 @@ mod tests {
     use crate::domain::prompt::{ApiHeaders, Endpoint};
     use proptest::prelude::*;
 
-    const LIMITS: BatchLimits =
-        BatchLimits { max_prompts: 4, max_bytes: 100, fixed_bytes: 10, line_bytes: 5, mixes_models: false };
+    const LIMITS: BatchLimits = BatchLimits {
+        max_prompts: 4,
+        max_inputs: Some(6),
+        max_bytes: 100,
+        fixed_bytes: 10,
+        line_bytes: 5,
+        mixes_models: false,
+    };
 
     fn lane(model: &str) -> Lane {
         let model = Some(model.to_owned());
@@ -130,13 +146,18 @@ mod tests {
     }
 
     fn plan(questions: &[(usize, &str, u64)], max_prompts: usize, share: bool) -> Vec<Planned> {
+        let asked: Vec<_> = questions.iter().map(|(n, model, bytes)| (*n, lane(model), *bytes, 1)).collect();
+        plan_lanes(&asked, max_prompts, share)
+    }
+
+    /// Each question: number, lane, bytes, inputs.
+    fn plan_lanes(questions: &[(usize, Lane, u64, u64)], max_prompts: usize, share: bool) -> Vec<Planned> {
         let mut planner = Planner::new(max_prompts, share);
         let mut chunks = Vec::new();
-        for (n, model, wire_bytes) in questions {
+        for (n, lane, wire_bytes, inputs) in questions {
             let place = Place { page: 0, results: 1 };
-            let question =
-                Question { key: key(*n), lane: &lane(model), limits: LIMITS, wire_bytes: *wire_bytes, place };
-            planner.push(&question);
+            let (wire_bytes, inputs) = (*wire_bytes, *inputs);
+            planner.push(&Question { key: key(*n), lane, limits: LIMITS, wire_bytes, inputs, place });
             chunks.extend(planner.take_full());
         }
         chunks.extend(planner.finish());
@@ -167,6 +188,60 @@ mod tests {
     }
 
     #[test]
+    fn versions_and_betas_of_anthropic_travel_apart() {
+        let asked = |version: &str, betas: &[&str]| Lane {
+            account: "anthropic".into(),
+            endpoint: Endpoint::Messages,
+            model: None,
+            headers: ApiHeaders {
+                version: Some(version.into()),
+                betas: betas.iter().map(|beta| (*beta).to_owned()).collect(),
+            },
+        };
+        let kinds = [
+            asked("2023-06-01", &[]),
+            asked("2026-10-21", &[]),
+            asked("2023-06-01", &["a"]),
+            asked("2023-06-01", &["a", "b"]),
+        ];
+        let questions: Vec<_> = (0..12).map(|n| (n, kinds[n % 4].clone(), 1, 1)).collect();
+        let chunks = plan_lanes(&questions, 9, false);
+        assert_eq!(chunks.iter().map(|chunk| &chunk.lane).collect::<Vec<_>>(), kinds.iter().collect::<Vec<_>>());
+        for (n, chunk) in chunks.iter().enumerate() {
+            let keys: Vec<CacheKey> = chunk.items.iter().map(|item| item.key).collect();
+            assert_eq!(keys, [key(n), key(n + 4), key(n + 8)]);
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_cut_where_the_next_inputs_would_not_fit() {
+        let questions = |inputs: &[u64]| -> Vec<_> {
+            inputs.iter().enumerate().map(|(n, inputs)| (n, lane("m"), 1, *inputs)).collect()
+        };
+        let chunks = plan_lanes(&questions(&[4, 2, 1, 6, 6, 5]), 9, false);
+        assert_eq!(chunks.iter().map(|chunk| chunk.inputs).collect::<Vec<_>>(), [6, 1, 6, 6, 5]);
+        assert_eq!(sizes(&chunks), [2, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn embeddings_are_shared_whatever_the_batch_says_and_their_neighbours_are_not_held_back() {
+        let vectors = Lane { endpoint: Endpoint::Embeddings, ..lane("e") };
+        let questions: Vec<_> = [(0, &vectors), (1, &lane("m")), (2, &lane("m")), (3, &vectors), (0, &vectors)]
+            .map(|(n, lane)| (n, lane.clone(), 1, 1))
+            .into();
+        let chunks = plan_lanes(&questions, 1, false);
+        assert_eq!(sizes(&chunks), [1, 1, 1, 1]);
+        assert_eq!(chunks[0].items[0].places.len(), 2);
+        let mut planner = Planner::new(1, false);
+        for (n, lane, wire_bytes, inputs) in &questions {
+            let (place, wire_bytes, inputs) = (Place { page: 0, results: 1 }, *wire_bytes, *inputs);
+            planner.push(&Question { key: key(*n), lane, limits: LIMITS, wire_bytes, inputs, place });
+        }
+        assert!(planner.take_full().iter().all(|chunk| chunk.lane == lane("m")), "only these are finished early");
+        assert_eq!(planner.finish().len(), 3);
+    }
+
+    #[test]
     fn a_shared_question_is_asked_once_for_all_its_places() {
         let chunks = plan(&[(0, "m", 1), (1, "m", 1), (0, "m", 1)], 1, true);
         assert_eq!(sizes(&chunks), [1, 1]);
@@ -177,17 +252,21 @@ mod tests {
         /// Whatever comes: every question in exactly one chunk, in order within its lane, and no chunk over a limit.
         #[test]
         fn every_question_once_and_no_limit_broken(
-            questions in prop::collection::vec((0usize..3, 1u64..91), 1..60),
+            questions in prop::collection::vec((0usize..3, 1u64..91, 1u64..7), 1..60),
             max_prompts in 1usize..6,
         ) {
-            let models = ["a", "b", "c"];
-            let questions: Vec<_> =
-                questions.iter().enumerate().map(|(n, (model, bytes))| (n, models[*model], *bytes)).collect();
-            let chunks = plan(&questions, max_prompts, false);
+            let lanes = [lane("a"), Lane { endpoint: Endpoint::Embeddings, ..lane("b") }, lane("c")];
+            let questions: Vec<_> = questions
+                .iter()
+                .enumerate()
+                .map(|(n, (lane, bytes, inputs))| (n, lanes[*lane].clone(), *bytes, *inputs))
+                .collect();
+            let chunks = plan_lanes(&questions, max_prompts, false);
             let mut seen: Vec<CacheKey> = Vec::new();
             for chunk in &chunks {
                 prop_assert!(chunk.items.len() <= max_prompts.min(LIMITS.max_prompts));
                 prop_assert!(chunk.wire_bytes <= LIMITS.max_bytes);
+                prop_assert!(LIMITS.take_inputs(chunk.inputs));
                 prop_assert!(chunk.items.is_sorted_by_key(|item| item.key));
                 seen.extend(chunk.items.iter().map(|item| item.key));
             }

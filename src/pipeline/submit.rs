@@ -25,18 +25,22 @@ use crate::{
     },
     store::{
         StoreError,
-        batches::BatchFacts,
         chunks::NewChunk,
         idempotency::{FirstAnswer, Lock},
         record,
         uploads::{Accepted, Extent},
     },
 };
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 /// Raw prompts of a JSON body are spooled in pages of this many, or this many bytes.
 const RAW_PROMPTS: usize = 500;
 const RAW_BYTES: usize = 1 << 20;
+/// While a body arrives its upload is noted alive at least this often.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Most chunks one batch may be cut into: they are queued in one script, and cancelled in one.
 pub const MAX_CHUNKS: usize = 10_000;
 /// Most different lanes (account, endpoint, model, headers) in one batch.
@@ -81,6 +85,8 @@ pub struct Submission<'g> {
     raw_prompts: usize,
     resolver: Option<Resolver>,
     problems: Problems,
+    /// When the upload's progress was last noted.
+    noted: Instant,
 }
 
 impl<'g> Submission<'g> {
@@ -93,7 +99,7 @@ impl<'g> Submission<'g> {
     ) -> Result<Submission<'g>, StoreError> {
         let created_at = clock::now_ms();
         let batch = BatchId::new(created_at, &rand::random());
-        gateway.store.begin_upload(batch, team).await?;
+        gateway.store.begin_upload(batch).await?;
         let (extent, fields, raw, problems) = Default::default();
         let team = team.to_owned();
         let (raw_prompts, resolver) = (0, None);
@@ -110,6 +116,7 @@ impl<'g> Submission<'g> {
             raw_prompts,
             resolver,
             problems,
+            noted: Instant::now(),
         })
     }
 
@@ -126,6 +133,15 @@ impl<'g> Submission<'g> {
                 self.take_prompt(&text).await
             }
         }
+    }
+
+    /// Something of the body arrived: the upload is alive, however slowly its pages fill.
+    pub async fn keep_alive(&mut self) -> Result<(), SubmitError> {
+        if self.noted.elapsed() < KEEP_ALIVE {
+            return Ok(());
+        }
+        self.noted = Instant::now();
+        self.note_extent().await
     }
 
     /// Gives the upload up and removes what it wrote.
@@ -166,7 +182,7 @@ impl<'g> Submission<'g> {
         self.extend(&resolver).await?;
         resolver.pages.write(self.gateway).await?;
         self.gateway.store.write_starts(self.batch, &resolver.pages.starts).await?;
-        let deadline = self.created_at + millis(resolver.options.deadline);
+        let deadline = self.created_at + clock::millis(resolver.options.deadline);
         let chunks = self.plan(&resolver, deadline).await?;
         let progress = self.first_state(&resolver, chunks, deadline);
         self.accept(&progress, request_digest, render).await?;
@@ -259,7 +275,7 @@ impl<'g> Submission<'g> {
         let mut full: Vec<Planned> = Vec::new();
         for &page in &resolver.pages.open {
             self.plan_page(&mut planner, page).await?;
-            if planner.len() > MAX_CHUNKS {
+            if planner.count() > MAX_CHUNKS {
                 return Err(too_many_chunks(most));
             }
             full.extend(planner.take_full());
@@ -267,7 +283,7 @@ impl<'g> Submission<'g> {
                 self.write_chunks(resolver, &mut full, deadline).await?;
             }
         }
-        let count = u32::try_from(planner.len()).expect("bounded by MAX_CHUNKS");
+        let count = u32::try_from(planner.count()).expect("bounded by MAX_CHUNKS");
         full.extend(planner.finish());
         self.write_chunks(resolver, &mut full, deadline).await?;
         Ok(count)
@@ -288,7 +304,14 @@ impl<'g> Submission<'g> {
             let lane = lane.ok_or_else(|| StoreError::corrupt("manifest page", "names no lane"))?;
             let limits = self.gateway.limits(&lane.account, lane.endpoint);
             let place = Place { page, results };
-            planner.push(&PlanQuestion { key: entry.key, lane, limits, wire_bytes: ask.wire_bytes, place });
+            planner.push(&PlanQuestion {
+                key: entry.key,
+                lane,
+                limits,
+                wire_bytes: ask.wire_bytes,
+                inputs: ask.inputs,
+                place,
+            });
         }
         Ok(())
     }
@@ -325,7 +348,7 @@ impl<'g> Submission<'g> {
         let pages = page_count(resolver);
         let open = u32::try_from(resolver.pages.open.len()).expect("no more than pages");
         let ended_at = (open == 0).then(clock::now_ms);
-        let retention = millis(self.gateway.settings.retention);
+        let retention = clock::millis(self.gateway.settings.retention);
         Progress {
             team: self.team.clone(),
             created_at: self.created_at,
@@ -352,11 +375,18 @@ impl<'g> Submission<'g> {
                 request: request_digest.to_owned(),
                 batch: self.batch.to_string(),
                 body: render(self.batch, progress),
+                ended: progress.ended_at.is_some(),
             })
         });
-        let facts = BatchFacts { progress: progress.clone() };
-        let retention = millis(self.gateway.settings.retention);
-        match self.gateway.store.accept(self.batch, &facts, remembered.as_ref(), retention).await? {
+
+        let retention = clock::millis(self.gateway.settings.retention);
+        let store = &self.gateway.store;
+        let accepted = match store.accept(self.batch, progress, remembered.as_ref(), retention).await {
+            // The reply may have been lost, and not the batch: then it exists, and must not be asked for again.
+            Err(StoreError::Away(_)) if store.progress(self.batch).await?.is_some() => Accepted::Done,
+            other => other?,
+        };
+        match accepted {
             Accepted::Done => {
                 self.gateway.wake.chunks.notify_one();
                 Ok(())
@@ -377,8 +407,10 @@ async fn note_extent(
     extent: Extent,
     lock: Option<&Lock>,
 ) -> Result<(), SubmitError> {
-    if let Some(lock) = lock {
-        gateway.store.renew_key(lock).await?;
+    if let Some(lock) = lock
+        && !gateway.store.renew_key(lock).await?
+    {
+        return Err(SubmitError::Locked);
     }
     if gateway.store.extend_upload(batch, extent).await? { Ok(()) } else { Err(SubmitError::Lost) }
 }
@@ -393,10 +425,6 @@ fn too_many_chunks(chunk: usize) -> SubmitError {
         ),
     ));
     SubmitError::Invalid(Box::new(problems))
-}
-
-fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Turns prompts into numbered, keyed results, page by page.
@@ -417,6 +445,7 @@ struct Waiting {
     body: bytes::Bytes,
     lane: Lane,
     wire_bytes: u64,
+    inputs: u64,
     refused: Option<Failure>,
     first: u32,
     next: u32,
@@ -427,7 +456,7 @@ impl Resolver {
         let samples = u32::try_from(options.samples).expect("bounded by MAX_SAMPLES");
         Resolver {
             numbering: Numbering::new(options.repeats, samples),
-            pages: PageBuilder::new(batch, options.cache),
+            pages: PageBuilder::new(batch, options.cache, options.repeats == Repeats::Share),
             options,
             lanes: std::collections::HashSet::new(),
             results: 0,
@@ -472,15 +501,20 @@ impl Resolver {
             return;
         }
         let question = Question::new(&prompt, self.options.salt.as_ref()).expect("the parser has seen its numbers");
-        let drawn = self.numbering.draw(&question);
+        let drawn = self.numbering.draw(&question, prompt.endpoint);
         if drawn.repeated {
             self.pages.counts.repeats += 1;
         }
         let body = prompt.body_text();
         let wire_bytes = limits.weight(body.len());
-        let refused = (limits.fixed_bytes + wire_bytes > limits.max_bytes).then(|| too_large(wire_bytes, &limits));
+        let inputs = prompt.inputs();
+        let refused = if limits.fixed_bytes + wire_bytes > limits.max_bytes {
+            Some(too_large(wire_bytes, &limits))
+        } else {
+            limits.max_inputs.filter(|most| inputs > *most).map(|most| too_many_inputs(inputs, most))
+        };
         let (first, next) = (drawn.first, 0);
-        self.waiting = Some(Waiting { index, prompt, question, body, lane, wire_bytes, refused, first, next });
+        self.waiting = Some(Waiting { index, prompt, question, body, lane, wire_bytes, inputs, refused, first, next });
     }
 
     /// The next sample of the latest prompt, until all are drawn.
@@ -500,16 +534,22 @@ impl Resolver {
             lane: waiting.lane.clone(),
             body: waiting.body.clone(),
             wire_bytes: waiting.wire_bytes,
+            inputs: waiting.inputs,
             refused: waiting.refused.clone(),
         })
     }
 }
 
 fn too_large(wire_bytes: u64, limits: &crate::domain::limits::BatchLimits) -> Failure {
-    let most = limits.max_bytes - limits.fixed_bytes;
+    let most = limits.max_bytes.saturating_sub(limits.fixed_bytes);
     let message = format!(
         "the prompt needs {wire_bytes} bytes on the wire and a provider batch takes at most {most}: \
          shorten it, send images by URL, or raise BATCHGATE_CHUNK_BYTES"
     );
+    Failure::ours(FailureCode::TooLarge, message)
+}
+
+fn too_many_inputs(inputs: u64, most: u64) -> Failure {
+    let message = format!("the prompt has {inputs} inputs and a provider batch takes at most {most}: split it");
     Failure::ours(FailureCode::TooLarge, message)
 }

@@ -35,6 +35,11 @@ impl<'a> Members<'a> {
         serde_json::from_str(self.get(name)?.get()).ok()
     }
 
+    /// Whether it is a list with something in it.
+    pub(super) fn has_items(&self, name: &str) -> bool {
+        self.list(name).is_some_and(|items| !items.is_empty())
+    }
+
     /// A string; lone surrogates become U+FFFD.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         text(self.get(name)?)

@@ -48,7 +48,12 @@ pub trait BatchProvider: Send + Sync {
 
     /// Everything the provider has to say of the batch's prompts, output and error files alike, in any order.
     /// A stream that ends without an `Err` was complete: a truncated download is an error, not an end.
-    async fn results(&self, ended: &Ended) -> Result<BoxStream<'static, Result<Line, CallError>>, CallError>;
+    /// `endpoint`: what the batch's prompts asked, and so what an answer looks like.
+    async fn results(
+        &self,
+        endpoint: Endpoint,
+        ended: &Ended,
+    ) -> Result<BoxStream<'static, Result<Line, CallError>>, CallError>;
 
     /// Asks the provider to stop. A batch that has ended meanwhile is no error.
     async fn cancel(&self, remote: &RemoteId) -> Result<(), CallError>;
@@ -228,11 +233,20 @@ const PROVIDER_SAYS: &str = ": the provider says: ";
 impl CallError {
     /// The text without the provider's own words: what may be logged.
     pub fn head(&self) -> &str {
+        head(self.detail())
+    }
+
+    /// The provider's own words, if it had any.
+    pub fn said(&self) -> Option<&str> {
+        self.detail().split_once(PROVIDER_SAYS).map(|(_, said)| said)
+    }
+
+    fn detail(&self) -> &str {
         let (CallError::Again { detail, .. }
         | CallError::Paused { detail }
         | CallError::NotFound { detail }
         | CallError::Refused { detail, .. }) = self;
-        head(detail)
+        detail
     }
 }
 

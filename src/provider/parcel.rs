@@ -40,6 +40,7 @@ impl Frame {
     pub(super) fn limits(&self, line: usize, bounds: &Bounds) -> BatchLimits {
         BatchLimits {
             max_prompts: bounds.prompts,
+            max_inputs: None,
             max_bytes: bounds.bytes,
             // Every prompt is charged with a separator, and there is one less than prompts.
             fixed_bytes: (self.head.len() + self.tail.len()) as u64 - self.between.len() as u64,

@@ -8,11 +8,6 @@ use crate::domain::{
 };
 use std::collections::HashMap;
 
-/// What accept writes of a batch.
-pub struct BatchFacts {
-    pub progress: Progress,
-}
-
 /// What a deletion found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
@@ -30,42 +25,39 @@ pub enum Canceled {
     Gone,
 }
 
-impl BatchFacts {
-    /// The batch's fields as Redis holds them; [`read_progress`] is the way back.
-    pub fn fields(&self) -> Vec<(&'static str, String)> {
-        let Progress { counts, chunks, usage, .. } = &self.progress;
-        let p = &self.progress;
-        let mut fields = vec![
-            ("v", "1".to_owned()),
-            ("team", p.team.clone()),
-            ("created", p.created_at.to_string()),
-            ("deadline", p.deadline.to_string()),
-            ("metadata", serde_json::to_string(&p.metadata).expect("strings serialize")),
-            ("pages", p.pages.to_string()),
-            ("sealed", p.sealed.to_string()),
-            ("next_chunk", chunks.planned.to_string()),
-            ("c_planned", chunks.planned.to_string()),
-        ];
-        let numbers = [
-            ("total", counts.total),
-            ("succeeded", counts.succeeded),
-            ("failed", counts.failed),
-            ("cached", counts.cached),
-            ("joined", counts.joined),
-            ("repeats", counts.repeats),
-            ("input_tokens", usage.input_tokens),
-            ("cached_input_tokens", usage.cached_input_tokens),
-            ("output_tokens", usage.output_tokens),
-        ];
-        fields.extend(numbers.map(|(name, number)| (name, number.to_string())));
-        if let Some(at) = p.ended_at {
-            fields.push(("ended", at.to_string()));
-        }
-        if let Some(at) = p.deleted_at {
-            fields.push(("deleted", at.to_string()));
-        }
-        fields
+/// The batch's fields as Redis holds them; [`read_progress`] is the way back.
+pub(super) fn fields(p: &Progress) -> Vec<(&'static str, String)> {
+    let Progress { counts, chunks, usage, .. } = p;
+    let mut fields = vec![
+        ("v", "1".to_owned()),
+        ("team", p.team.clone()),
+        ("created", p.created_at.to_string()),
+        ("deadline", p.deadline.to_string()),
+        ("metadata", serde_json::to_string(&p.metadata).expect("strings serialize")),
+        ("pages", p.pages.to_string()),
+        ("sealed", p.sealed.to_string()),
+        ("next_chunk", chunks.planned.to_string()),
+        ("c_planned", chunks.planned.to_string()),
+    ];
+    let numbers = [
+        ("total", counts.total),
+        ("succeeded", counts.succeeded),
+        ("failed", counts.failed),
+        ("cached", counts.cached),
+        ("joined", counts.joined),
+        ("repeats", counts.repeats),
+        ("input_tokens", usage.input_tokens),
+        ("cached_input_tokens", usage.cached_input_tokens),
+        ("output_tokens", usage.output_tokens),
+    ];
+    fields.extend(numbers.map(|(name, number)| (name, number.to_string())));
+    if let Some(at) = p.ended_at {
+        fields.push(("ended", at.to_string()));
     }
+    if let Some(at) = p.deleted_at {
+        fields.push(("deleted", at.to_string()));
+    }
+    fields
 }
 
 fn read_progress(batch: BatchId, fields: &HashMap<String, String>) -> Result<Progress, StoreError> {
@@ -164,6 +156,7 @@ impl Store {
     pub async fn cancel(&self, batch: BatchId) -> Result<Canceled, StoreError> {
         let mut call = script!("cancel").prepare_invoke();
         call.key(self.keys.batch(batch)).key(self.keys.delayed()).arg(batch.hex());
+        call.arg(self.keys.prefix());
         let answer: String = call.invoke_async(&mut self.main.clone()).await?;
         match answer.as_str() {
             "ok" => Ok(Canceled::Asked),

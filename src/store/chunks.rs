@@ -5,7 +5,7 @@ use crate::{
     clock::Millis,
     domain::{
         batch::CacheMode,
-        chunk::{ChunkState, Item, Lane},
+        chunk::{Adopted, ChunkState, Item, Lane},
         id::{BatchId, ChunkId, Token, WireTag},
     },
 };
@@ -57,6 +57,8 @@ pub struct Chunk {
     pub unknown_since: Option<Millis>,
     /// The token of the dispatch that settled it.
     pub settled_by: Option<String>,
+    /// The number of reclaims it was last made to wait for.
+    pub backed_off: u32,
 }
 
 /// A chunk with what its team may want to know of its past.
@@ -229,22 +231,28 @@ impl Store {
 
 /// The fields that hold a state's own data; those of other states are removed.
 fn state_fields(state: &ChunkState) -> Vec<(&'static str, String)> {
-    let (mut newest, mut looks, mut remote, mut sources, mut looked) = Default::default();
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let flag = |set: bool| if set { "1".to_owned() } else { String::new() };
+    let (mut newest, mut looks, mut remote, mut sources, mut looked, mut adopted) = Default::default();
     match state {
         ChunkState::Planned | ChunkState::Settled => {}
-        ChunkState::Submitting { newest_before } => newest = newest_before.clone().unwrap_or_default(),
-        ChunkState::InDoubt { newest_before, looks: n } => {
-            newest = newest_before.clone().unwrap_or_default();
-            looks = n.to_string();
+        ChunkState::Submitting { newest_before } => newest = text(newest_before),
+        ChunkState::InDoubt { newest_before, looks: n } => (newest, looks) = (text(newest_before), n.to_string()),
+        ChunkState::Running { remote: id, adopted: from } => {
+            remote = id.clone();
+            adopted = flag(from.is_some());
+            newest = from.as_ref().map(|from| text(&from.newest_before)).unwrap_or_default();
         }
-        ChunkState::Running { remote: id } => remote = id.clone(),
-        ChunkState::Harvested { remote: id, sources: list, looked: once } => {
+        ChunkState::Harvested { remote: id, sources: list, looked: once, adopted: from } => {
             remote = id.clone();
             sources = serde_json::to_string(list).expect("strings serialize");
-            looked = if *once { "1".to_owned() } else { String::new() };
+            looked = flag(*once);
+            adopted = flag(from.is_some());
+            newest = from.as_ref().map(|from| text(&from.newest_before)).unwrap_or_default();
         }
     }
-    vec![("newest", newest), ("looks", looks), ("remote", remote), ("sources", sources), ("looked", looked)]
+    let own = [("newest", newest), ("looks", looks), ("remote", remote), ("sources", sources), ("looked", looked)];
+    own.into_iter().chain([("adopted", adopted)]).collect()
 }
 
 struct Fields {
@@ -290,21 +298,24 @@ fn read_chunk(id: ChunkId, fields: &Fields) -> Result<Chunk, StoreError> {
         tried: fields.get("tried").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
         unknown_since: fields.number("unknown_since"),
         settled_by: fields.get("settled_by").map(str::to_owned),
+        backed_off: fields.number("backed_off").unwrap_or(0),
     })
 }
 
 fn read_state(fields: &Fields) -> Result<ChunkState, StoreError> {
     let newest_before = fields.get("newest").map(str::to_owned);
+    let adopted = fields.get("adopted").map(|_| Adopted { newest_before: newest_before.clone() });
     let remote = || fields.text("remote").map(str::to_owned);
     Ok(match fields.text("state")? {
         "planned" => ChunkState::Planned,
         "submitting" => ChunkState::Submitting { newest_before },
         "in_doubt" => ChunkState::InDoubt { newest_before, looks: fields.number("looks").unwrap_or(0) },
-        "running" => ChunkState::Running { remote: remote()? },
+        "running" => ChunkState::Running { remote: remote()?, adopted },
         "harvested" => ChunkState::Harvested {
             remote: remote()?,
             sources: fields.parsed("sources", |text| serde_json::from_str(text).ok())?,
             looked: fields.get("looked") == Some("1"),
+            adopted,
         },
         "settled" => ChunkState::Settled,
         other => return Err(StoreError::corrupt(format!("chunk {}", fields.id), format!("unknown state {other}"))),

@@ -5,7 +5,6 @@ use super::{
     Store, StoreError,
     chunks::{Lease, NewChunk},
     pages::Run,
-    queue::millis,
     record::{self, StoredAnswer},
 };
 use crate::{
@@ -21,6 +20,8 @@ use bytes::Bytes;
 use redis::{Value, aio::MultiplexedConnection};
 use std::time::Duration;
 
+/// Staged answers live at least this long: from the first line of a download to its commit.
+const STAGED: Duration = Duration::from_secs(24 * 60 * 60);
 /// Times a MULTI is begun anew because its fence moved without being taken away.
 const ATTEMPTS: u32 = 5;
 
@@ -35,6 +36,8 @@ pub struct Settled<'a> {
     pub mode: CacheMode,
     /// Keys with a staged answer.
     pub answered: &'a [CacheKey],
+    /// How many questions ended without an answer.
+    pub failed: usize,
     /// Fragments written for the batch's open pages; the MULTI makes them live.
     pub fragments: &'a [(u32, Run)],
     /// What is asked again.
@@ -65,7 +68,7 @@ pub enum Committed {
 impl Store {
     /// Notes that a dispatch is about to stage, so that what it leaves behind is found if it dies.
     pub async fn begin_staging(&self, lease: &Lease, patience: Duration) -> Result<(), StoreError> {
-        let due = clock::now_ms() + millis(patience);
+        let due = clock::now_ms() + clock::millis(patience);
         let mut zadd = redis::cmd("ZADD");
         zadd.arg(self.keys.chores()).arg(due).arg(stage_chore(lease.chunk, &lease.token));
         Ok(zadd.query_async(&mut self.main.clone()).await?)
@@ -75,7 +78,8 @@ impl Store {
     pub async fn stage(&self, token: &Token, answers: &[(CacheKey, Vec<u8>)], ttl: Duration) -> Result<(), StoreError> {
         let mut pipe = redis::pipe();
         for (key, packed) in answers {
-            pipe.cmd("SET").arg(self.keys.staged(token, key)).arg(packed).arg("PX").arg(millis(ttl)).ignore();
+            let kept = clock::millis(ttl.max(STAGED));
+            pipe.cmd("SET").arg(self.keys.staged(token, key)).arg(packed).arg("PX").arg(kept).ignore();
         }
         Ok(pipe.query_async(&mut self.main.clone()).await?)
     }
@@ -105,7 +109,7 @@ impl Store {
             if !self.watch_fence(&mut connection, settled.lease).await? {
                 return self.settled_by_us(settled.lease).await;
             }
-            match self.transaction(settled).query_async::<Option<Value>>(&mut connection).await {
+            match self.transaction(settled, cache_ttl).query_async::<Option<Value>>(&mut connection).await {
                 Ok(Some(replies)) => {
                     self.after_exec(settled, &replies, cache_ttl).await?;
                     return Ok(Committed::Done);
@@ -135,7 +139,7 @@ impl Store {
     }
 
     /// The MULTI. Its first command is a plain write, which a full Redis refuses at queueing, and with it all the rest.
-    fn transaction(&self, settled: &Settled<'_>) -> redis::Pipeline {
+    fn transaction(&self, settled: &Settled<'_>, cache_ttl: Duration) -> redis::Pipeline {
         let Settled { lease, mode, answered, fragments, follow_ups, .. } = settled;
         let chunk = lease.chunk;
         let mut pipe = redis::pipe();
@@ -144,8 +148,8 @@ impl Store {
             ("state", "settled".to_owned()),
             ("settled_by", lease.token.to_string()),
             ("settled_at", clock::now_ms().to_string()),
-            ("succeeded", settled.delta.succeeded.to_string()),
-            ("failed", settled.delta.failed.to_string()),
+            ("succeeded", answered.len().to_string()),
+            ("failed", settled.failed.to_string()),
         ];
         pipe.hset_multiple(self.keys.chunk(chunk), &state).ignore();
         let rename = match mode {
@@ -155,10 +159,16 @@ impl Store {
         };
         for key in rename.map_or(&[][..], |_| answered) {
             pipe.cmd(rename.unwrap_or_default()).arg(self.keys.staged(&lease.token, key)).arg(self.keys.cached(key));
+            if cache_ttl < STAGED {
+                pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(clock::millis(cache_ttl)).ignore();
+            }
         }
         for (page, run) in *fragments {
             let directory = self.keys.fragments(chunk.batch, *page);
             pipe.hset(directory, chunk.number, run.to_stored()).ignore();
+            for frame in 0..run.frames {
+                pipe.persist(self.keys.fragment(chunk.batch, *page, &run.name, frame)).ignore();
+            }
         }
         for follow_up in *follow_ups {
             follow_up.write(self, &mut pipe);
@@ -216,7 +226,7 @@ impl Store {
         for key in &left {
             pipe.unlink(self.keys.staged(&lease.token, key)).ignore();
             if settled.mode != CacheMode::Off {
-                pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(millis(ttl)).arg("GT").ignore();
+                pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(clock::millis(ttl)).arg("GT").ignore();
             }
         }
         pipe.zrem(self.keys.chores(), stage_chore(lease.chunk, &lease.token)).ignore();

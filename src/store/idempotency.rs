@@ -1,6 +1,6 @@
 //! Idempotency-Key records: a lock while the first request is in work, then its answer for a day.
 
-use super::{Store, StoreError, uploads::Remembered};
+use super::{Store, StoreError, script, uploads::Remembered};
 use serde::{Deserialize, Serialize};
 
 /// A lock of work in hand lapses after this; it is renewed with the upload.
@@ -15,6 +15,8 @@ pub struct FirstAnswer {
     pub request: String,
     pub batch: String,
     pub body: String,
+    /// It had ended already when it was created.
+    pub ended: bool,
 }
 
 /// What a key was found to be.
@@ -62,19 +64,19 @@ impl Store {
         }
     }
 
-    /// Keeps the lock while its upload goes on. A lock that has lapsed is noticed at accept.
-    pub async fn renew_key(&self, lock: &Lock) -> Result<(), StoreError> {
-        let mut renew = redis::cmd("PEXPIRE");
-        renew.arg(&lock.record_key).arg(LOCK_MS);
-        Ok(renew.query_async(&mut self.main.clone()).await?)
+    /// Keeps the lock while its upload goes on; false if it has lapsed and is no longer ours.
+    pub async fn renew_key(&self, lock: &Lock) -> Result<bool, StoreError> {
+        self.change_lock(lock, LOCK_MS).await
     }
 
     /// Frees the key: the request got no 2xx, and may be sent again.
     pub async fn free_key(&self, lock: &Lock) -> Result<(), StoreError> {
-        let value: Option<String> = redis::cmd("GET").arg(&lock.record_key).query_async(&mut self.main.clone()).await?;
-        if value.as_deref() == Some(lock.value.as_str()) {
-            redis::cmd("DEL").arg(&lock.record_key).query_async::<()>(&mut self.main.clone()).await?;
-        }
-        Ok(())
+        self.change_lock(lock, 0).await.map(|_| ())
+    }
+
+    async fn change_lock(&self, lock: &Lock, keep_ms: u64) -> Result<bool, StoreError> {
+        let mut call = script!("lock").prepare_invoke();
+        call.key(&lock.record_key).arg(&lock.value).arg(keep_ms);
+        Ok(call.invoke_async::<u8>(&mut self.main.clone()).await? == 1)
     }
 }

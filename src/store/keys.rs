@@ -1,7 +1,6 @@
 //! Every key string of ours in Redis, one doc line each: who writes, who reads, when it dies.
 //!
-//! Keys carry a hash tag and no script or MULTI spans two: `{<namespace>}` for all that a namespace's work touches,
-//! `{sys}` for the index from batch id to namespace.
+//! Keys carry a hash tag, `{<namespace>}`, so that a script or MULTI never spans two slots of a cluster.
 
 use crate::domain::{
     id::{BatchId, ChunkId, Token},
@@ -176,9 +175,4 @@ impl Keys {
     pub fn dead_letters(&self) -> String {
         self.of(format_args!("dead"))
     }
-}
-
-/// The namespace of a batch. Written before the batch; an entry without a batch is a 404. Dies with retention's margin.
-pub fn namespace_of(batch: BatchId) -> String {
-    format!("{{sys}}:batch:{}", batch.hex())
 }

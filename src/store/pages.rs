@@ -44,14 +44,22 @@ pub struct FrameWriter<'a> {
 
 /// What accept names its frames: it is the only writer of a batch that does not exist yet.
 pub const ACCEPT: &str = "accept";
+/// How long a harvest may take from its first fragment to the commit that makes them stay.
+const HARVEST_MS: u64 = 24 * 60 * 60 * 1000;
 /// How long a sealer may take from its first frame to the script that makes the frames stay.
 const SEALING_MS: u64 = 60 * 60 * 1000;
 
 impl<'a> FrameWriter<'a> {
-    /// A fragment of an open page; `name` is unique to its writer.
+    /// A fragment of an open page, written by a harvest under a name of its own; its commit makes it stay.
     pub fn fragment(store: &'a Store, batch: BatchId, page: u32, name: &str) -> FrameWriter<'a> {
         let own = name.to_owned();
-        FrameWriter::new(store, name, move |n| store.keys.fragment(batch, page, &own, n))
+        let writer = FrameWriter::new(store, name, move |n| store.keys.fragment(batch, page, &own, n));
+        FrameWriter { ttl_ms: Some(HARVEST_MS), ..writer }
+    }
+
+    /// A fragment of a batch that does not exist yet.
+    pub fn fragment_at_accept(store: &'a Store, batch: BatchId, page: u32) -> FrameWriter<'a> {
+        FrameWriter::new(store, ACCEPT, move |n| store.keys.fragment(batch, page, ACCEPT, n))
     }
 
     /// A page of hits only, of a batch that does not exist yet.

@@ -3,7 +3,7 @@
 
 use super::{Store, StoreError, chunks::Lease, script};
 use crate::{
-    clock::Millis,
+    clock::{self, Millis},
     domain::id::{ChunkId, Token},
 };
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Store {
     pub async fn claim(&self, token: Token, lease: Duration) -> Result<Option<Claim>, StoreError> {
         let mut call = script!("claim").prepare_invoke();
         call.key(self.keys.delayed()).key(self.keys.claimed()).key(self.keys.lanes());
-        call.arg(self.keys.prefix()).arg(token.as_str()).arg(millis(lease)).arg(self.skew_ms);
+        call.arg(self.keys.prefix()).arg(token.as_str()).arg(clock::millis(lease)).arg(self.skew_ms);
         call.arg(self.keys.dead_letters());
         let claimed: Option<(String, Millis, u32)> = call.invoke_async(&mut self.lease.clone()).await?;
         let Some((id, now, reclaims)) = claimed else { return Ok(None) };
@@ -38,7 +38,7 @@ impl Store {
     pub async fn renew(&self, held: &Lease, lease: Duration) -> Result<bool, StoreError> {
         let mut call = script!("renew").prepare_invoke();
         call.key(self.keys.fence(held.chunk)).key(self.keys.claimed());
-        call.arg(held.chunk.to_string()).arg(held.token.as_str()).arg(millis(lease)).arg(self.skew_ms);
+        call.arg(held.chunk.to_string()).arg(held.token.as_str()).arg(clock::millis(lease)).arg(self.skew_ms);
         Ok(call.invoke_async::<u8>(&mut self.lease.clone()).await? == 1)
     }
 
@@ -53,7 +53,7 @@ impl Store {
     /// Leases the first due member of a queue of chores or pages: its text, and the lease to finish it with.
     pub(super) async fn take(&self, queue: &str, lease: Duration) -> Result<Option<(String, String)>, StoreError> {
         let mut call = script!("take").prepare_invoke();
-        call.key(queue).arg(millis(lease)).arg(self.skew_ms);
+        call.key(queue).arg(clock::millis(lease)).arg(self.skew_ms);
         Ok(call.invoke_async(&mut self.lease.clone()).await?)
     }
 
@@ -74,8 +74,4 @@ impl Store {
         let (delayed, claimed, seal, chores, open) = pipe.query_async(&mut self.main.clone()).await?;
         Ok([("delayed", delayed), ("claimed", claimed), ("seal", seal), ("chores", chores), ("open_batches", open)])
     }
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -237,6 +237,18 @@ pub struct Ask {
     pub lane: u32,
     #[serde(rename = "w")]
     pub wire_bytes: u64,
+    /// What it counts against a provider's limit on inputs.
+    #[serde(rename = "n", default = "one", skip_serializing_if = "is_one")]
+    pub inputs: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_one(inputs: &u64) -> bool {
+    *inputs == 1
 }
 
 /// An open page: its results in the client's order.
@@ -347,6 +359,15 @@ mod tests {
         assert_eq!(read_known(&head, body).expect("readable"), (key(4), known));
     }
 
+    #[test]
+    fn inputs_are_written_only_where_they_are_not_one() {
+        for (inputs, text) in [(1, r#"{"l":0,"w":9}"#), (50_000, r#"{"l":0,"w":9,"n":50000}"#)] {
+            let ask = Ask { lane: 0, wire_bytes: 9, inputs };
+            assert_eq!(serde_json::to_string(&ask).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Ask>(text).unwrap(), ask);
+        }
+    }
+
     /// One of each stored shape, as version 1 wrote them.
     fn shapes() -> [(&'static str, Vec<u8>); 4] {
         let entry = Entry {
@@ -354,7 +375,7 @@ mod tests {
             sample: 1,
             custom_id: Some("mine".into()),
             key: key(1),
-            ask: Some(Ask { lane: 0, wire_bytes: 99 }),
+            ask: Some(Ask { lane: 0, wire_bytes: 99, inputs: 1 }),
         };
         let lane = Lane {
             account: "anthropic".into(),

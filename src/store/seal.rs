@@ -1,7 +1,7 @@
 //! The seal queue: pages a commit touched. Entries are leased like chunks, and a page becomes sealed once.
 
-use super::{Store, StoreError, pages::Run, queue::millis, script};
-use crate::domain::id::BatchId;
+use super::{Store, StoreError, pages::Run, script};
+use crate::{clock, domain::id::BatchId};
 use std::time::Duration;
 
 /// A page that may be complete, leased.
@@ -58,7 +58,7 @@ impl Store {
             call.key(keys.sealed(claim.batch, claim.page, &run.name, frame));
         }
         call.arg(claim.batch.hex()).arg(claim.page).arg(run.to_stored());
-        call.arg(self.skew_ms).arg(millis(retention)).arg(millis(grace));
+        call.arg(self.skew_ms).arg(clock::millis(retention)).arg(clock::millis(grace));
         let answer: String = call.invoke_async(&mut self.main.clone()).await?;
         match answer.as_str() {
             "sealed" => Ok(Sealed::Done),

@@ -115,7 +115,7 @@ impl Store {
         let mut zrem = redis::cmd("ZREM");
         zrem.arg(self.keys.team(&progress.team)).arg(batch.hex());
         zrem.query_async::<()>(&mut self.main.clone()).await?;
-        self.unlink(&[self.keys.batch(batch), super::keys::namespace_of(batch)]).await.map(|()| true)
+        self.unlink(&[self.keys.batch(batch)]).await.map(|()| true)
     }
 
     pub(super) async fn chunk_numbers(&self, batch: BatchId) -> Result<u32, StoreError> {

@@ -1,7 +1,10 @@
 //! A batch on its way in: pages and chunks that belong to nobody until one script makes the batch exist.
 
-use super::{Store, StoreError, batches::BatchFacts, chunks::NewChunk, record::Frame, script};
-use crate::{clock, domain::id::BatchId};
+use super::{Store, StoreError, batches, chunks::NewChunk, record::Frame, script};
+use crate::{
+    clock,
+    domain::{id::BatchId, progress::Progress},
+};
 use bytes::Bytes;
 
 /// An upload idle for longer than this lapses; what it wrote is removed.
@@ -35,11 +38,8 @@ pub struct Remembered {
 
 impl Store {
     /// Opens an upload: from here on its pages are its own.
-    pub async fn begin_upload(&self, batch: BatchId, team: &str) -> Result<(), StoreError> {
+    pub async fn begin_upload(&self, batch: BatchId) -> Result<(), StoreError> {
         let now = clock::now_ms();
-        let mut index = redis::cmd("SET");
-        index.arg(super::keys::namespace_of(batch)).arg(format!("{} {team}", self.keys.prefix()));
-        index.query_async::<()>(&mut self.main.clone()).await?;
         let mut pipe = redis::pipe();
         pipe.atomic();
         pipe.zadd(self.keys.uploads(), batch.hex(), now).ignore();
@@ -56,6 +56,9 @@ impl Store {
         let fields = [("raw", extent.raw), ("pages", extent.pages), ("chunks", extent.chunks)];
         pipe.hset_multiple(self.keys.upload(batch), &fields).ignore();
         let (alive,): (Option<f64>,) = pipe.query_async(&mut self.main.clone()).await?;
+        if alive.is_none() {
+            self.unlink(&[self.keys.upload(batch)]).await?; // the sweeper has been here: nothing may be left
+        }
         Ok(alive.is_some())
     }
 
@@ -94,23 +97,23 @@ impl Store {
     pub async fn accept(
         &self,
         batch: BatchId,
-        facts: &BatchFacts,
+        first: &Progress,
         remembered: Option<&Remembered>,
         retention_ms: u64,
     ) -> Result<Accepted, StoreError> {
         let mut call = script!("accept").prepare_invoke();
         let keys = &self.keys;
-        call.key(keys.uploads()).key(keys.batch(batch)).key(keys.team(&facts.progress.team)).key(keys.open_batches());
+        call.key(keys.uploads()).key(keys.batch(batch)).key(keys.team(&first.team)).key(keys.open_batches());
         call.key(keys.delayed()).key(keys.chores());
         call.key(remembered.map_or_else(|| keys.upload(batch), |answer| answer.record_key.clone()));
         call.key(keys.upload(batch));
-        call.arg(batch.hex()).arg(facts.progress.created_at).arg(facts.progress.chunks.planned);
+        call.arg(batch.hex()).arg(first.created_at).arg(first.chunks.planned);
         match remembered {
             Some(answer) => call.arg(&answer.record).arg(answer.ttl_ms).arg(&answer.lock),
             None => call.arg("").arg(0).arg(""),
         };
-        call.arg(facts.progress.ended_at.map_or_else(String::new, |at| at.to_string())).arg(retention_ms);
-        for (name, value) in facts.fields() {
+        call.arg(first.ended_at.map_or_else(String::new, |at| at.to_string())).arg(retention_ms);
+        for (name, value) in batches::fields(first) {
             call.arg(name).arg(value);
         }
         let answer: String = call.invoke_async(&mut self.main.clone()).await?;
@@ -140,7 +143,7 @@ impl Store {
         self.unlink(&raw).await?;
         self.remove_pages(batch, extent.pages).await?;
         self.remove_chunks(batch, extent.chunks).await?;
-        self.unlink(&[self.keys.upload(batch), super::keys::namespace_of(batch)]).await?;
+        self.unlink(&[self.keys.upload(batch)]).await?;
         let mut zrem = redis::cmd("ZREM");
         zrem.arg(self.keys.chores()).arg(format!("upload:{}", batch.hex()));
         Ok(zrem.query_async(&mut self.main.clone()).await?)

@@ -1,16 +1,21 @@
 //! One match from a chunk's state to the verb that moves it on.
 
 use crate::{
-    domain::{chunk::ChunkState, settlement::Ending},
+    domain::{chunk::ChunkState, outcome::Ending},
     pipeline::{
-        Gateway, collect,
+        Gateway,
+        collect::{self, Found},
         dispatch::{self, After, Held},
+        poison,
     },
     store::{StoreError, queue::Claim},
 };
 
 /// Steps taken in one claim before it is looked at anew: a chunk passes at most through all its states.
 const MAX_STEPS: usize = 12;
+
+/// Claims that ran out without a step before a chunk is set apart.
+const MAX_RECLAIMS: u32 = 3;
 
 /// Steps a claimed chunk until it is given back.
 pub(super) async fn run(gateway: &Gateway, claim: &Claim) -> Result<(), StoreError> {
@@ -37,12 +42,18 @@ async fn one(gateway: &Gateway, claim: &Claim) -> Result<After, StoreError> {
         Some(_) => None,
     };
     let held = Held { gateway, lease: &claim.lease, chunk: &chunk, ending, now: claim.now };
+    if claim.reclaims >= MAX_RECLAIMS && claim.reclaims != chunk.backed_off {
+        return poison::set_apart(&held, claim.reclaims).await;
+    }
     match &chunk.state {
         ChunkState::Planned => dispatch::submit(&held).await,
         ChunkState::Submitting { newest_before } => dispatch::doubt(&held, newest_before.clone()).await,
         ChunkState::InDoubt { newest_before, looks } => dispatch::look(&held, newest_before.as_ref(), *looks).await,
-        ChunkState::Running { remote } => collect::poll(&held, remote).await,
-        ChunkState::Harvested { remote, sources, looked } => collect::harvest(&held, remote, sources, *looked).await,
+        ChunkState::Running { remote, adopted } => collect::poll(&held, remote, adopted.as_ref()).await,
+        ChunkState::Harvested { remote, sources, looked, adopted } => {
+            let found = Found { remote, sources, looked: *looked, adopted: adopted.as_ref() };
+            collect::harvest(&held, found).await
+        }
         ChunkState::Settled => {
             gateway.store.forget_claim(&claim.lease).await?;
             Ok(After::Finished)

@@ -10,6 +10,7 @@ mod calls;
 mod desk;
 mod doubts;
 mod downloads;
+mod endpoints;
 mod lives;
 mod readings;
 mod simulator;
@@ -44,6 +45,14 @@ const CHECKS: &[Check] = &checks![
     readings::readings_follow_the_markers,
     readings::a_lone_surrogate_is_still_a_success,
     readings::numbers_and_spaces_of_a_body_are_the_providers,
+    endpoints::responses_come_back_to_their_prompts,
+    endpoints::responses_follow_the_markers,
+    endpoints::completions_come_back_to_their_prompts,
+    endpoints::vectors_belong_to_their_inputs,
+    endpoints::a_huge_vector_is_an_answer,
+    endpoints::inputs_beyond_the_limit_are_refused_whole,
+    endpoints::moderations_judge_each_input,
+    endpoints::both_versions_of_anthropic_are_asked,
     downloads::spoiled_lines_cost_only_themselves,
     downloads::line_ends_marks_and_blanks_do_not_matter,
     downloads::a_huge_line_is_a_line,

@@ -1,6 +1,6 @@
 //! The five ways to write a prompt, each read into one [`Draft`]. Nothing of the batch is laid in here.
 
-use super::{Endpoint, LATER_ENDPOINTS};
+use super::{Endpoint, OTHER_ENDPOINTS};
 use crate::domain::{
     problem::quote,
     reader::{Fields, Reader},
@@ -174,7 +174,7 @@ fn endpoint(reader: &mut Reader, pointer: &str, path: Option<&Value>) -> Option<
     };
     let found = Endpoint::from_path(path);
     if found.is_none() {
-        let why = if LATER_ENDPOINTS.contains(&path) { "is not supported yet" } else { "is no endpoint of a batch" };
+        let why = if OTHER_ENDPOINTS.contains(&path) { "is not supported" } else { "is no endpoint of a batch" };
         reader.note(pointer, format!("{} {why}: use one of {}", quote(path), supported()));
     }
     found

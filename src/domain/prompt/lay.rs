@@ -5,6 +5,7 @@
 //! ```
 //!
 //! The cap on tokens counts as one thing, however it is spelled: a spelling further down never joins one further up.
+//! Where an endpoint writes no tokens, our `max_tokens` has nothing to cap and goes nowhere.
 //! Facade lines get nothing. What the values are is looked at in `validate.rs`, once everything is in place.
 
 use super::{Endpoint, forms::Draft};
@@ -63,13 +64,13 @@ pub(super) fn lay(
         converse(reader, endpoint, messages, draft.system.take(), &mut own_fields);
     }
     own_fields.extend(own.model.take().map(|model| ("model".into(), model.into())));
-    own_fields.extend(own.max_tokens.map(|tokens| (cap_name.into(), tokens.into())));
+    own_fields.extend(cap_name.zip(own.max_tokens).map(|(name, tokens)| (name.into(), tokens.into())));
     laid.layer("", own_fields.into_iter().map(owned));
 
     // Borrowed: the batch's tools and schemas are cloned only into prompts that do not bring their own.
     laid.layer("", batch.params.iter().map(|(name, value)| (Cow::from(name), Cow::Borrowed(value))));
     let model = batch.model.as_deref().map(|model| ("model".into(), Cow::Owned(model.into())));
-    let max_tokens = batch.max_tokens.map(|tokens| (cap_name.into(), Cow::Owned(tokens.into())));
+    let max_tokens = cap_name.zip(batch.max_tokens).map(|(name, tokens)| (name.into(), Cow::Owned(tokens.into())));
     laid.layer("", model.into_iter().chain(max_tokens));
     laid
 }
@@ -82,17 +83,21 @@ fn owned((name, value): (String, Value)) -> Member<'static> {
 fn cap_spellings(endpoint: Endpoint) -> &'static [&'static str] {
     match endpoint {
         Endpoint::Messages => &["max_tokens"],
-        Endpoint::ChatCompletions => &["max_completion_tokens", "max_tokens", "max_output_tokens"],
+        Endpoint::ChatCompletions | Endpoint::Responses | Endpoint::Completions => {
+            &["max_completion_tokens", "max_tokens", "max_output_tokens"]
+        }
+        Endpoint::Embeddings | Endpoint::Moderations => &[],
     }
 }
 
-/// The name under which our `max_tokens` travels. OpenAI's newer models refuse the old one, and the servers that speak
-/// its protocol often know no other.
-fn cap_name(endpoint: Endpoint, who: &str) -> &'static str {
+/// The name under which our `max_tokens` travels; none where no tokens are written. OpenAI's newer chat models refuse
+/// the old name, and the servers that speak its protocol often know no other.
+fn cap_name(endpoint: Endpoint, who: &str) -> Option<&'static str> {
     match endpoint {
-        Endpoint::Messages => "max_tokens",
-        Endpoint::ChatCompletions if who == "openai" => "max_completion_tokens",
-        Endpoint::ChatCompletions => "max_tokens",
+        Endpoint::ChatCompletions if who == "openai" => Some("max_completion_tokens"),
+        Endpoint::Messages | Endpoint::ChatCompletions | Endpoint::Completions => Some("max_tokens"),
+        Endpoint::Responses => Some("max_output_tokens"),
+        Endpoint::Embeddings | Endpoint::Moderations => None,
     }
 }
 
@@ -123,7 +128,12 @@ fn converse(
             let system = system.or_else(|| join_system(reader, lifted));
             body.extend(system.map(|system| ("system".into(), system)));
         }
-        Endpoint::ChatCompletions => {
+        // Of OpenAI's, conversations only ever go to chat.
+        Endpoint::ChatCompletions
+        | Endpoint::Responses
+        | Endpoint::Embeddings
+        | Endpoint::Moderations
+        | Endpoint::Completions => {
             if let Some(system) = system {
                 messages.insert(0, json!({"role": "system", "content": system}));
             }

@@ -40,6 +40,10 @@ fn finish(reader: &mut Reader, mut draft: Draft, options: &Options, routes: &Rou
         }
     };
     let endpoint = endpoint(reader, &draft, &model, route)?;
+    if options.samples > 1 && !endpoint.has_samples() {
+        let (samples, path) = (options.samples, endpoint.path());
+        reader.note("", format!("`samples` is {samples}, but {path} gives one answer however often it is asked: send it in a batch without `samples`"));
+    }
     let headers = headers(reader, &draft.fields.headers, &options.fields.headers, endpoint);
     let own_messages = draft.messages.is_some();
     let laid = lay::lay(reader, &mut draft, options, route, endpoint);
@@ -110,7 +114,11 @@ fn headers(reader: &mut Reader, own: &HeaderFields, batch: &HeaderFields, endpoi
             ),
             betas: own.betas.as_ref().or(batch.betas.as_ref()).cloned().unwrap_or_default(),
         },
-        Endpoint::ChatCompletions => {
+        Endpoint::ChatCompletions
+        | Endpoint::Responses
+        | Endpoint::Embeddings
+        | Endpoint::Moderations
+        | Endpoint::Completions => {
             if *own != HeaderFields::default() {
                 reader.note("/headers", "only anthropic has these headers: leave them out");
             }
@@ -121,15 +129,12 @@ fn headers(reader: &mut Reader, own: &HeaderFields, batch: &HeaderFields, endpoi
 
 fn check(reader: &mut Reader, draft: &Draft, laid: &Laid, endpoint: Endpoint, own_messages: bool, options: &Options) {
     if !own_messages {
-        match laid.body.get("messages") {
-            None if reader.has_noted("/messages") => {}
-            None => {
-                reader
-                    .note(&format!("{}/messages", draft.own_at), "is missing: the conversation, an array of messages");
-            }
-            Some(messages) => {
-                validate::messages(reader, &laid.source(draft.own_at, "messages"), messages);
-            }
+        let subject = validate::Subject::of(endpoint);
+        match laid.body.get(subject.name) {
+            None if reader.has_noted(&format!("/{}", subject.name)) || subject.is_elsewhere(&laid.body) => {}
+            None => reader
+                .note(&format!("{}/{}", draft.own_at, subject.name), format!("is missing: {}", subject.description)),
+            Some(value) => subject.check(reader, &laid.source(draft.own_at, subject.name), value),
         }
     }
     if laid.body.get("stream") == Some(&Value::Bool(true)) {

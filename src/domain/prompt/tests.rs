@@ -216,6 +216,120 @@ fn lines_of_provider_files_get_nothing() {
 }
 
 #[test]
+fn every_endpoint_takes_its_own_bodies() {
+    for (endpoint, body, expect) in [
+        (
+            "responses",
+            r#""input":"x","model":"gpt-5""#,
+            r#"{"input":"x","max_output_tokens":100,"model":"gpt-5","seed":1}"#,
+        ),
+        (
+            "responses",
+            r#""input":[{"role":"user","content":"x"}],"max_output_tokens":5"#,
+            r#"{"input":[{"content":"x","role":"user"}],"max_output_tokens":5,"model":"gpt-5-mini","seed":1}"#,
+        ),
+        (
+            "responses",
+            r#""prompt":{"id":"pmpt_1"},"max_completion_tokens":5"#,
+            r#"{"max_completion_tokens":5,"model":"gpt-5-mini","prompt":{"id":"pmpt_1"},"seed":1}"#,
+        ),
+        (
+            "completions",
+            r#""prompt":"x","model":"davinci-002""#,
+            r#"{"max_tokens":100,"model":"davinci-002","prompt":"x","seed":1}"#,
+        ),
+        (
+            "embeddings",
+            r#""input":["a","b"],"model":"text-embedding-3-small","encoding_format":"base64","seed":2"#,
+            r#"{"encoding_format":"base64","input":["a","b"],"model":"text-embedding-3-small","seed":2}"#,
+        ),
+        (
+            "moderations",
+            r#""input":[{"type":"text","text":"x"}],"model":"omni-moderation-latest","seed":null"#,
+            r#"{"input":[{"text":"x","type":"text"}],"model":"omni-moderation-latest","seed":null}"#,
+        ),
+    ] {
+        let batch = r#"{"model":"gpt-5-mini","max_tokens":100,"params":{"seed":1}}"#;
+        let native = format!(r#"{{"endpoint":"/v1/{endpoint}","body":{{{body}}}}}"#);
+        check(batch, &native, expect);
+        let prompt = read(batch, &native).expect("a prompt");
+        assert_eq!((prompt.endpoint.path(), prompt.headers), (&*format!("/v1/{endpoint}"), ApiHeaders::default()));
+    }
+    // Our cap is one of what is written: with nothing written it goes nowhere, even where the prompt names it.
+    check(
+        "{}",
+        r#"{"endpoint":"/v1/embeddings","body":{"input":[1,2]},"max_tokens":5,"model":"text-x"}"#,
+        r#"{"input":[1,2],"model":"text-x"}"#,
+    );
+    check(
+        GPT,
+        r#"{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"text-x","input":"x"}}"#,
+        r#"{"input":"x","model":"text-x"}"#,
+    );
+    // Strings and messages go to chat, whatever the model is good for.
+    assert_eq!(read(r#"{"model":"text-x"}"#, r#""x""#).expect("a prompt").endpoint, Endpoint::ChatCompletions);
+}
+
+#[test]
+fn a_body_without_its_subject_is_refused() {
+    let native = |endpoint: &str, body: &str| format!(r#"{{"endpoint":"/v1/{endpoint}","body":{{{body}}}}}"#);
+    for (endpoint, subject) in
+        [("responses", "input"), ("embeddings", "input"), ("moderations", "input"), ("completions", "prompt")]
+    {
+        let at = format!("/body/{subject}");
+        refused(GPT, &native(endpoint, ""), &[&at]);
+        for odd in ["null", "5", "[]", "{}", "true"] {
+            refused(GPT, &native(endpoint, &format!(r#""{subject}":{odd}"#)), &[&at]);
+        }
+        for fine in [r#""""#, r#""x""#, "[1]", r#"["x"]"#, "[[1],[2]]", r#"[{"type":"text"}]"#] {
+            assert!(read(GPT, &native(endpoint, &format!(r#""{subject}":{fine}"#))).is_ok(), "{endpoint} {fine}");
+        }
+        let params = format!(r#"{{"model":"gpt-5","params":{{"{subject}":7}}}}"#);
+        refused(&params, &native(endpoint, ""), &[&format!("/{subject}")]);
+    }
+    for instead in [r#""prompt":{"id":"p"}"#, r#""previous_response_id":"resp_1""#, r#""conversation":"conv_1""#] {
+        assert!(read(GPT, &native("responses", instead)).is_ok(), "{instead}");
+    }
+    refused(GPT, &native("responses", r#""prompt":null"#), &["/body/input"]);
+    refused(GPT, &native("embeddings", r#""input":"x","stream":true"#), &["/body/stream"]);
+    refused(
+        GPT,
+        r#"{"endpoint":"/v1/responses","body":{"input":"x"},"headers":{"anthropic-beta":"b"}}"#,
+        &["/headers"],
+    );
+    refused(GPT, r#"{"method":"POST","url":"/v1/embeddings","body":{"model":"text-x"}}"#, &["/body/input"]);
+}
+
+#[test]
+fn where_there_are_no_samples_none_can_be_asked_for() {
+    let native = |endpoint: &str| format!(r#"{{"endpoint":"/v1/{endpoint}","body":{{"input":"x"}}}}"#);
+    for endpoint in ["embeddings", "moderations"] {
+        let problems = read(r#"{"model":"omni-x","samples":2}"#, &native(endpoint)).expect_err("no samples");
+        assert_eq!(problems[0].pointer, "/prompts/3");
+        assert!(problems[0].message.contains("`samples` is 2"), "{}", problems[0].message);
+        assert!(read(r#"{"model":"omni-x","samples":1,"repeats":"sample"}"#, &native(endpoint)).is_ok());
+    }
+    assert!(read(r#"{"model":"gpt-5","samples":2}"#, &native("responses")).is_ok());
+}
+
+#[test]
+fn inputs_are_texts_and_token_lists() {
+    for (input, expect) in [
+        (r#""x""#, 1),
+        ("[1,2,3]", 1),
+        (r#"["a"]"#, 1),
+        (r#"["a","b","a"]"#, 3),
+        ("[[1,2],[3]]", 2),
+        (r#"["a",[1],2]"#, 3),
+        (r#"[{"type":"text","text":"a"},{"type":"text","text":"b"}]"#, 2),
+    ] {
+        let text = format!(r#"{{"endpoint":"/v1/embeddings","body":{{"model":"text-x","input":{input}}}}}"#);
+        assert_eq!(read("{}", &text).expect("a prompt").inputs(), expect, "{input}");
+    }
+    assert_eq!(read(GPT, r#""x""#).expect("a prompt").inputs(), 1);
+}
+
+#[test]
 fn servers_that_speak_openais_protocol_get_the_old_name_of_the_cap() {
     let routes = Routes::new(vec![Route {
         account: "vllm".into(),
@@ -282,7 +396,8 @@ fn what_cannot_be_asked_is_refused_with_its_place() {
         (r#"{"batch":{"model":"x"}}"#.into(), &["/batch"]),
         (r#"{"endpoint":"/v1/messages"}"#.into(), &["/body"]),
         (format!(r#"{{"body":{{{x}}}}}"#), &["/endpoint"]),
-        (format!(r#"{{"endpoint":"/v1/embeddings","body":{{{x}}}}}"#), &["/endpoint"]),
+        (format!(r#"{{"endpoint":"/v1/videos","body":{{{x}}}}}"#), &["/endpoint"]),
+        (format!(r#"{{"endpoint":"/v1/embeddings","body":{{{x}}}}}"#), &[""]),
         (format!(r#"{{"endpoint":7,"body":{{{x}}}}}"#), &["/endpoint"]),
         (r#"{"endpoint":"/v1/messages","body":[]}"#.into(), &["/body"]),
         (r#"{"endpoint":"/v1/messages","body":{}}"#.into(), &["/body/messages"]),
@@ -318,8 +433,8 @@ fn what_is_missing_is_named_with_the_remedy() {
     refused(r#"{"model":"claude-x"}"#, r#""x""#, &["/max_tokens"]);
     assert!(message(r#"{"model":"claude-x"}"#, r#""x""#).contains("for the whole batch"));
     refused("{}", r#""x""#, &["/model"]);
-    let later = message(CLAUDE, r#"{"endpoint":"/v1/responses","body":{}}"#);
-    assert!(later.contains("not supported yet") && later.contains("`/v1/messages`, `/v1/chat/completions`"), "{later}");
+    let other = message(CLAUDE, r#"{"endpoint":"/v1/images/edits","body":{}}"#);
+    assert!(other.contains("not supported") && other.contains("`/v1/messages`, `/v1/chat/completions`"), "{other}");
     assert!(message(CLAUDE, r#"{"endpoint":"/v1/nonsense","body":{}}"#).contains("no endpoint"));
     let misfit = message(CLAUDE, r#"{"endpoint":"/v1/chat/completions","body":{"messages":[]}}"#);
     assert!(misfit.contains("claude-haiku-4-5") && misfit.contains("use `/v1/messages`"), "{misfit}");
@@ -355,6 +470,9 @@ fn anything() -> impl Strategy<Value = Value> {
         json!("POST"),
         json!("/v1/messages"),
         json!("/v1/chat/completions"),
+        json!("/v1/responses"),
+        json!("/v1/embeddings"),
+        json!("/v1/completions"),
         json!([{"role": "user", "content": "x"}]),
     ]);
     let name = prop::sample::select(vec![
@@ -374,6 +492,8 @@ fn anything() -> impl Strategy<Value = Value> {
         "content",
         "anthropic-beta",
         "max_completion_tokens",
+        "input",
+        "prompt",
     ]);
     leaf.prop_recursive(3, 24, 6, move |inner| {
         prop_oneof![
@@ -398,7 +518,8 @@ proptest! {
                 prop_assert!(!faulty);
                 prop_assert_eq!(prompt.body["model"].as_str(), Some(&prompt.model[..]));
                 prop_assert_ne!(&prompt.body["stream"], &json!(true));
-                prop_assert!(prompt.body["messages"].as_array().is_some_and(|messages| !messages.is_empty()));
+                let subject = ["messages", "input", "prompt"].map(|name| &prompt.body[name]);
+                prop_assert!(subject.iter().any(|given| !given.is_null()));
                 let anthropic = prompt.account == "anthropic";
                 prop_assert_eq!(anthropic, prompt.endpoint == Endpoint::Messages);
                 prop_assert_eq!(anthropic, prompt.headers.version.is_some());

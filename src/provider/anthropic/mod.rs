@@ -96,7 +96,11 @@ impl BatchProvider for Anthropic {
         }))
     }
 
-    async fn results(&self, ended: &Ended) -> Result<BoxStream<'static, Result<Line, CallError>>, CallError> {
+    async fn results(
+        &self,
+        _: Endpoint,
+        ended: &Ended,
+    ) -> Result<BoxStream<'static, Result<Line, CallError>>, CallError> {
         let results = Results { anthropic: self.clone(), remote: ended.remote.clone() };
         Ok(harvest::stream(Arc::new(results), ended.sources.clone()))
     }

@@ -1,129 +1,110 @@
 //! What we read in the body of an OpenAI answer, whichever door it came through: batch or online. Pure.
+//!
+//! ```text
+//! endpoint             an answer if it has                    text                    usage
+//! chat, completions    a choice                               of the first choice     prompt, completion
+//! responses            an item that is no reasoning,          output_text parts       input, output
+//!                      or was cut off (`incomplete`)
+//! embeddings           data                                   none, and no finish     prompt
+//! moderations          results                                none, and no finish     none: they are free
+//! ```
+
+mod choices;
+mod responses;
 
 use crate::{
-    domain::outcome::{Finish, Reading, Usage},
-    provider::json::{self, Members},
+    domain::{
+        outcome::{Failure, Reading, Usage},
+        prompt::Endpoint,
+    },
+    provider::{json::Members, verdict},
 };
-use serde_json::value::RawValue;
 
-/// The reading of a chat completion; none if it is no answer: no JSON object, or no choice in it.
-pub fn read_answer(body: &str) -> Option<Reading> {
-    let body = Members::read(body)?;
-    let choices = body.list("choices")?;
-    let choice = Members::read(choices.first()?.get());
-    let message = choice.as_ref().and_then(|choice| choice.object("message"));
-    let stop_reason = choice.as_ref().and_then(|choice| choice.word("finish_reason"));
-    let refused = message.as_ref().is_some_and(refuses);
-    let finish = if refused { Some(Finish::Refusal) } else { stop_reason.as_deref().map(finish) };
-    let completion = message.as_ref().and_then(text).filter(|_| finish != Some(Finish::Refusal));
-    Some(Reading {
-        model: body.word("model"),
-        completion,
-        finish,
-        stop_reason,
-        usage: body.object("usage").map(|usage| read_usage(&usage)),
-    })
-}
-
-fn finish(reason: &str) -> Finish {
-    match reason {
-        "stop" => Finish::Stop,
-        "length" => Finish::Length,
-        "content_filter" => Finish::Refusal,
-        "tool_calls" | "function_call" => Finish::ToolUse,
-        _ => Finish::Other,
+/// The reading of an answer to a body of this endpoint. Otherwise why a 2xx is no answer: it was billed, so it is not
+/// asked again.
+pub fn read_answer(endpoint: Endpoint, body: &str) -> Result<Reading, Failure> {
+    let Some(body) = Members::read(body) else { return Err(verdict::empty("the provider's answer is no JSON object")) };
+    match endpoint {
+        Endpoint::ChatCompletions => choices::read_chat(&body),
+        Endpoint::Completions => choices::read_completion(&body),
+        Endpoint::Responses => responses::read(&body),
+        Endpoint::Embeddings => read_embeddings(&body),
+        Endpoint::Moderations => read_moderations(&body),
+        Endpoint::Messages => Err(verdict::empty("an account of this kind answers no messages")),
     }
 }
 
-/// A refusal part, of the message or in its content, whatever the reason says.
-fn refuses(message: &Members<'_>) -> bool {
-    message.word("refusal").is_some()
-        || parts(message).iter().any(|part| part.word("type").as_deref() == Some("refusal"))
+fn read_embeddings(body: &Members<'_>) -> Result<Reading, Failure> {
+    if !body.has_items("data") {
+        return Err(verdict::empty("the provider's answer holds no embedding"));
+    }
+    let usage = body.object("usage").map(|usage| usage_of(&usage, &["prompt", "completion"]));
+    Ok(Reading { model: body.word("model"), usage, ..Reading::default() })
 }
 
-/// `content` as one text: a string, or the text parts joined with nothing between. Tool calls without a word have none.
-fn text(message: &Members<'_>) -> Option<String> {
-    let content = message.get("content")?;
-    let text = json::text(content).or_else(|| {
-        let texts: Vec<String> = parts(message).iter().filter_map(|part| part.text("text")).collect();
-        (!texts.is_empty()).then(|| texts.concat())
-    })?;
-    let calls =
-        message.list("tool_calls").is_some_and(|calls| !calls.is_empty()) || message.get("function_call").is_some();
-    (!calls || !text.is_empty()).then_some(text)
+fn read_moderations(body: &Members<'_>) -> Result<Reading, Failure> {
+    if !body.has_items("results") {
+        return Err(verdict::empty("the provider's answer holds no result"));
+    }
+    Ok(Reading { model: body.word("model"), ..Reading::default() })
 }
 
-fn parts<'a>(message: &Members<'a>) -> Vec<Members<'a>> {
-    let parts: Vec<&RawValue> = message.list("content").unwrap_or_default();
-    parts.iter().filter_map(|part| Members::read(part.get())).collect()
-}
-
-/// `prompt_tokens` and `completion_tokens` already include what was cached and what was reasoned.
-fn read_usage(usage: &Members<'_>) -> Usage {
-    let details = usage.object("prompt_tokens_details");
+/// Tokens under `{in}_tokens` and `{out}_tokens`, which already include what was cached and what was reasoned.
+fn usage_of(usage: &Members<'_>, [read, written]: &[&str; 2]) -> Usage {
+    let count = |name: &str| usage.count(&format!("{name}_tokens")).unwrap_or(0);
+    let details = usage.object(&format!("{read}_tokens_details"));
     Usage {
-        input_tokens: usage.count("prompt_tokens").unwrap_or(0),
+        input_tokens: count(read),
         cached_input_tokens: details.and_then(|details| details.count("cached_tokens")).unwrap_or(0),
-        output_tokens: usage.count("completion_tokens").unwrap_or(0),
+        output_tokens: count(written),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn read(message: &str, reason: &str) -> (Option<String>, Option<Finish>) {
-        let body =
-            format!(r#"{{"model":"m","choices":[{{"message":{message},"finish_reason":"{reason}"}}],"usage":null}}"#);
-        let reading = read_answer(&body).unwrap();
-        assert_eq!((reading.stop_reason.as_deref(), reading.usage), (Some(reason), None));
-        (reading.completion, reading.finish)
-    }
-
-    fn some(text: &str) -> Option<String> {
-        Some(text.to_owned())
-    }
+    use crate::domain::outcome::FailureCode;
 
     #[test]
-    fn text_and_finish_follow_the_first_choice() {
-        assert_eq!(read(r#"{"content":"Hi"}"#, "stop"), (some("Hi"), Some(Finish::Stop)));
-        assert_eq!(read(r#"{"content":""}"#, "stop"), (some(""), Some(Finish::Stop)));
-        assert_eq!(read(r#"{"content":"cut"}"#, "length"), (some("cut"), Some(Finish::Length)));
-        assert_eq!(
-            read(r#"{"content":[{"type":"text","text":"a"},{"type":"x"},{"type":"text","text":"b"}]}"#, "stop"),
-            (some("ab"), Some(Finish::Stop))
-        );
-        assert_eq!(read(r#"{"content":null,"tool_calls":[{}]}"#, "tool_calls"), (None, Some(Finish::ToolUse)));
-        assert_eq!(read(r#"{"content":"","tool_calls":[{}]}"#, "tool_calls"), (None, Some(Finish::ToolUse)));
-        assert_eq!(read(r#"{"content":"see","tool_calls":[{}]}"#, "tool_calls"), (some("see"), Some(Finish::ToolUse)));
-        assert_eq!(read(r#"{"content":"x"}"#, "new_word"), (some("x"), Some(Finish::Other)));
-        assert_eq!(read(r#"{"content":"a\ud83d"}"#, "stop"), (some("a\u{FFFD}"), Some(Finish::Stop)));
-    }
-
-    #[test]
-    fn a_refusal_beats_the_reason_and_its_text_is_no_completion() {
-        assert_eq!(read(r#"{"content":null,"refusal":"No."}"#, "stop"), (None, Some(Finish::Refusal)));
-        assert_eq!(read(r#"{"content":[{"type":"refusal","refusal":"No."}]}"#, "stop"), (None, Some(Finish::Refusal)));
-        assert_eq!(read(r#"{"content":"half"}"#, "content_filter"), (None, Some(Finish::Refusal)));
-    }
-
-    #[test]
-    fn an_odd_answer_is_still_an_answer_and_none_is_none() {
-        assert_eq!(read_answer(r#"{"choices":[{}]}"#), Some(Reading::default()));
-        assert_eq!(read_answer(r#"{"choices":[7]}"#), Some(Reading::default()));
-        for body in ["", "null", "[]", "{}", r#"{"choices":[]}"#, r#"{"choices":null}"#] {
-            assert_eq!(read_answer(body), None, "{body}");
+    fn vectors_have_no_text_and_no_finish() {
+        for embedding in ["[0.0023,-0.0093]", r#""AACAPw==""#] {
+            let body = format!(
+                r#"{{"object":"list","data":[{{"index":0,"embedding":{embedding}}}],"model":"e","usage":{{"prompt_tokens":8,"total_tokens":8}}}}"#
+            );
+            let usage = Some(Usage { input_tokens: 8, ..Usage::default() });
+            let expect = Reading { model: Some("e".into()), usage, ..Reading::default() };
+            assert_eq!(read_answer(Endpoint::Embeddings, &body), Ok(expect));
         }
     }
 
     #[test]
-    fn usage_counts_what_is_there() {
-        let usage = |text: &str| read_answer(&format!(r#"{{"choices":[1],"usage":{text}}}"#)).unwrap().usage.unwrap();
-        let full = r#"{"prompt_tokens":24,"completion_tokens":15,"prompt_tokens_details":{"cached_tokens":20}}"#;
-        assert_eq!(usage(full), Usage { input_tokens: 24, cached_input_tokens: 20, output_tokens: 15 });
-        assert_eq!(
-            usage(r#"{"prompt_tokens":3,"prompt_tokens_details":null}"#),
-            Usage { input_tokens: 3, ..Usage::default() }
-        );
+    fn moderations_have_no_usage_either() {
+        let body = r#"{"id":"modr-01","model":"omni","results":[{"flagged":false}],"usage":{"prompt_tokens":1}}"#;
+        let expect = Reading { model: Some("omni".into()), ..Reading::default() };
+        assert_eq!(read_answer(Endpoint::Moderations, body), Ok(expect));
+    }
+
+    #[test]
+    fn what_is_no_answer_of_its_endpoint_is_a_failure_for_good() {
+        let bodies = [
+            "",
+            "null",
+            "[]",
+            "7",
+            "{}",
+            r#"{"choices":[],"output":[],"data":[],"results":[]}"#,
+            r#"{"choices":null,"output":null,"data":null,"results":null}"#,
+            r#"{"choices":{},"output":{},"data":{},"results":{}}"#,
+        ];
+        for endpoint in Endpoint::ALL {
+            for body in bodies {
+                let failure = read_answer(endpoint, body).expect_err(body);
+                assert_eq!((failure.code, failure.retryable), (FailureCode::EmptyAnswer, false), "{endpoint:?} {body}");
+            }
+        }
+        let chat = r#"{"choices":[{"message":{"content":"x"}}]}"#;
+        for endpoint in [Endpoint::Responses, Endpoint::Embeddings, Endpoint::Moderations] {
+            assert!(read_answer(endpoint, chat).is_err(), "{endpoint:?}");
+        }
     }
 }

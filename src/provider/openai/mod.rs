@@ -104,8 +104,13 @@ impl BatchProvider for OpenAi {
         }
     }
 
-    async fn results(&self, ended: &Ended) -> Result<BoxStream<'static, Result<Line, CallError>>, CallError> {
-        Ok(harvest::stream(Arc::new(self.clone()), ended.sources.clone()))
+    async fn results(
+        &self,
+        endpoint: Endpoint,
+        ended: &Ended,
+    ) -> Result<BoxStream<'static, Result<Line, CallError>>, CallError> {
+        let results = Results { openai: self.clone(), endpoint };
+        Ok(harvest::stream(Arc::new(results), ended.sources.clone()))
     }
 
     async fn cancel(&self, remote: &RemoteId) -> Result<(), CallError> {
@@ -154,24 +159,30 @@ fn found_already(found: &[Candidate], one: &Candidate) -> bool {
     found.iter().any(|known| known.remote == one.remote)
 }
 
+/// The files of a batch of this endpoint.
+struct Results {
+    openai: OpenAi,
+    endpoint: Endpoint,
+}
+
 #[async_trait]
-impl Source for OpenAi {
+impl Source for Results {
     fn provider(&self) -> &'static str {
         DIALECT.provider
     }
 
     async fn open(&self, file: &str) -> Result<Download, CallError> {
-        self.http.download(&format!("read file {file}"), &format!("/files/{}/content", segment(file))).await
+        self.openai.http.download(&format!("read file {file}"), &format!("/files/{}/content", segment(file))).await
     }
 
     fn decode(&self, line: &str) -> Option<Line> {
-        wire::read_line(line)
+        wire::read_line(self.endpoint, line)
     }
 
     /// The file object knows its size.
     async fn complete(&self, file: &str, read: Read) -> Result<bool, CallError> {
-        let reply =
-            self.http.call(&format!("read size of {file}"), Method::GET, &format!("/files/{}", segment(file))).await?;
+        let (what, path) = (format!("read size of {file}"), format!("/files/{}", segment(file)));
+        let reply = self.openai.http.call(&what, Method::GET, &path).await?;
         Ok(wire::read_size(&reply.body) == Some(read.bytes))
     }
 }

@@ -27,6 +27,9 @@ const BEFORE_URL: &[u8] = br#"","method":"POST","url":""#;
 const BEFORE_BODY: &[u8] = br#"","body":"#;
 const AFTER_BODY: &[u8] = b"}\n";
 
+/// Most inputs of all embeddings in a batch together.
+const MAX_EMBEDDING_INPUTS: u64 = 50_000;
+
 /// The input file: one line a prompt, nothing around them.
 pub(super) fn frame() -> Frame {
     Frame { head: b"", between: b"", tail: b"", line: write_line }
@@ -48,7 +51,8 @@ fn write_line(parcel: &Parcel, line: &OutLine, out: &mut BytesMut) {
 
 pub(super) fn limits(endpoint: Endpoint) -> BatchLimits {
     let around = BEFORE_ID.len() + BEFORE_URL.len() + endpoint.path().len() + BEFORE_BODY.len() + AFTER_BODY.len();
-    frame().limits(CUSTOM_ID_CHARS + around, &BOUNDS)
+    let max_inputs = (endpoint == Endpoint::Embeddings).then_some(MAX_EMBEDDING_INPUTS);
+    BatchLimits { max_inputs, ..frame().limits(CUSTOM_ID_CHARS + around, &BOUNDS) }
 }
 
 /// The body of a create. Its metadata is how a create whose answer was lost is found again.
@@ -191,7 +195,7 @@ fn is_ours(doubt: &Doubt, batch: &Members<'_>) -> bool {
 }
 
 /// A result line. A success has no `error` and a 2xx, whichever file it stands in.
-pub(super) fn read_line(line: &str) -> Option<Line> {
+pub(super) fn read_line(endpoint: Endpoint, line: &str) -> Option<Line> {
     let line = Members::read(line)?;
     let custom_id = line.word("custom_id")?;
     let failed = |failure| LineOutcome::Final(Outcome::Failed(failure));
@@ -199,7 +203,7 @@ pub(super) fn read_line(line: &str) -> Option<Line> {
         (Some(response), error) => {
             let status = response.count("status_code").and_then(|status| u16::try_from(status).ok());
             match (status, error) {
-                (Some(200..=299), None) => LineOutcome::Final(read_success(&response)),
+                (Some(200..=299), None) => LineOutcome::Final(read_success(endpoint, &response)),
                 (Some(200..=299) | None, Some(error)) => not_executed(&error),
                 (Some(status), error) => {
                     let inner = response.object("body").and_then(|body| body.object("error")).or(error);
@@ -232,16 +236,16 @@ fn not_executed(error: &Members<'_>) -> LineOutcome {
     LineOutcome::Final(Outcome::Failed(verdict::failure(status, &envelope, &DIALECT.pause)))
 }
 
-fn read_success(response: &Members<'_>) -> Outcome {
+fn read_success(endpoint: Endpoint, response: &Members<'_>) -> Outcome {
     let body = response.get("body").map_or("", |body| body.get());
-    match read_answer(body) {
+    match read_answer(endpoint, body) {
         // Copied: a slice would keep the whole of the download's buffer alive.
-        Some(reading) => Outcome::Answered(Answer {
+        Ok(reading) => Outcome::Answered(Answer {
             reading,
             body: Bytes::copy_from_slice(body.as_bytes()),
             request_id: response.word("request_id"),
         }),
-        None => Outcome::Failed(verdict::empty("the provider's answer holds no choice")),
+        Err(failure) => Outcome::Failed(failure),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    domain::outcome::{FailureCode, Finish, Usage},
+    domain::outcome::{FailureCode, Finish, Reading, Usage},
     provider::{
         InputFile,
         parcel::tests::{parcel, written},
@@ -156,10 +156,15 @@ fn pages_end_only_where_the_provider_says_so() {
     assert_eq!((two.ids, two.newest, two.oldest), (vec!["b".to_owned(), "a".to_owned()], Some(20), Some(10)));
 }
 
+/// A line of a batch of chat completions.
+fn read(line: &str) -> Option<Line> {
+    read_line(Endpoint::ChatCompletions, line)
+}
+
 #[test]
 fn a_success_keeps_the_bytes_of_its_body() {
     let text = fixture!("openai_line_success");
-    let line = read_line(text).unwrap();
+    let line = read(text).unwrap();
     assert_eq!(line.custom_id, "r-000001");
     let LineOutcome::Final(Outcome::Answered(answer)) = line.outcome else { panic!("{:?}", line.outcome) };
     assert!(text.contains(std::str::from_utf8(&answer.body).unwrap()));
@@ -178,16 +183,69 @@ fn a_success_keeps_the_bytes_of_its_body() {
 }
 
 #[test]
+fn every_endpoints_answer_is_read() {
+    let reading = |endpoint, line: &str| match read_line(endpoint, line).unwrap().outcome {
+        LineOutcome::Final(Outcome::Answered(answer)) => answer.reading,
+        other => panic!("{other:?}"),
+    };
+    let usage = |input_tokens, output_tokens| Some(Usage { input_tokens, cached_input_tokens: 0, output_tokens });
+    let some = |word: &str| Some(word.to_owned());
+    assert_eq!(
+        reading(Endpoint::Responses, fixture!("openai_line_responses")),
+        Reading {
+            model: some("gpt-5-mini-2025-08-07"),
+            completion: some("Hello."),
+            finish: Some(Finish::Stop),
+            stop_reason: some("completed"),
+            usage: usage(24, 15),
+        }
+    );
+    assert_eq!(
+        reading(Endpoint::Completions, fixture!("openai_line_completions")),
+        Reading {
+            model: some("gpt-3.5-turbo-instruct"),
+            completion: some(" world"),
+            finish: Some(Finish::Stop),
+            stop_reason: some("stop"),
+            usage: usage(2, 1),
+        }
+    );
+    assert_eq!(
+        reading(Endpoint::Embeddings, fixture!("openai_line_embeddings")),
+        Reading { model: some("text-embedding-3-small"), usage: usage(8, 0), ..Reading::default() }
+    );
+    assert_eq!(
+        reading(Endpoint::Moderations, fixture!("openai_line_moderations")),
+        Reading { model: some("omni-moderation-latest"), ..Reading::default() }
+    );
+    for endpoint in Endpoint::ALL {
+        assert_eq!(
+            read_line(endpoint, fixture!("openai_line_expired")).unwrap().outcome,
+            LineOutcome::Expired,
+            "{endpoint:?}"
+        );
+    }
+}
+
+#[test]
+fn only_embeddings_count_inputs() {
+    for endpoint in Endpoint::ALL {
+        let expect = (endpoint == Endpoint::Embeddings).then_some(50_000);
+        assert_eq!(limits(endpoint).max_inputs, expect, "{endpoint:?}");
+    }
+}
+
+#[test]
 fn numbers_spaces_and_surrogates_of_a_body_stay_as_they_came() {
     let body = r#"{"choices":[{"message":{"content":"a\ud83d"}}],"x": 1e400,"y":9007199254740993.10 }"#;
     let line = format!(r#"{{"response":{{"body":{body},"status_code":200}},"error":null,"custom_id":"c"}}"#);
-    let LineOutcome::Final(Outcome::Answered(answer)) = read_line(&line).unwrap().outcome else { panic!("a success") };
+    let LineOutcome::Final(Outcome::Answered(answer)) = read(&line).unwrap().outcome else { panic!("a success") };
     assert_eq!(answer.body, body.as_bytes());
     assert_eq!(answer.reading.completion.as_deref(), Some("a\u{FFFD}"));
 }
 
 fn failed(line: &str) -> (FailureCode, bool, Option<String>) {
-    match read_line(line).unwrap().outcome {
+    match read(line).unwrap().outcome {
         LineOutcome::Final(Outcome::Failed(failure)) => (failure.code, failure.retryable, failure.provider_code),
         other => panic!("{other:?}"),
     }
@@ -200,8 +258,8 @@ fn failures_are_read_wherever_they_stand() {
         failed(fixture!("openai_line_rejected")),
         (FailureCode::InvalidRequest, false, some("context_length_exceeded"))
     );
-    assert_eq!(read_line(fixture!("openai_line_expired")).unwrap().outcome, LineOutcome::Expired);
-    assert_eq!(read_line(fixture!("openai_line_cancelled")).unwrap().outcome, LineOutcome::Canceled);
+    assert_eq!(read(fixture!("openai_line_expired")).unwrap().outcome, LineOutcome::Expired);
+    assert_eq!(read(fixture!("openai_line_cancelled")).unwrap().outcome, LineOutcome::Canceled);
     let response = |status: u16, body: &str, error: &str| {
         failed(&format!(r#"{{"custom_id":"c","response":{{"status_code":{status},"body":{body}}},"error":{error}}}"#))
     };
@@ -233,7 +291,7 @@ fn a_line_without_a_readable_id_is_broken() {
         r#"{"custom_id":7}"#,
         r#"{"custom_id":"a","x":NaN}"#,
     ] {
-        assert!(read_line(line).is_none(), "{line}");
+        assert!(read(line).is_none(), "{line}");
     }
 }
 

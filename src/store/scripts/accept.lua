@@ -4,8 +4,8 @@
 -- ARGV  1 batch hex   2 created ms   3 number of chunks   4 idempotency record or ''   5 its TTL ms   6 lock it replaces
 --       7 ended ms or ''   8 retention ms   9.. field, value of the batch
 -- answer: 'ok', 'lost', or 'locked' (the Idempotency-Key's lock is no longer ours)
-if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return 'lost' end
 if ARGV[4] ~= '' and redis.call('GET', KEYS[7]) ~= ARGV[6] then return 'locked' end
+if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return 'lost' end
 local fields = {}
 for i = 9, #ARGV do fields[#fields + 1] = ARGV[i] end
 redis.call('HSET', KEYS[2], unpack(fields))

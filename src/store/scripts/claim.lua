@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Takes one chunk to work on: expired claims go back, due chunks become ready, the most urgent head of a lane is popped.
 -- KEYS  1 delayed   2 claimed   3 lanes
--- ARGV  1 key prefix   2 fresh dispatch token   3 lease ms   4 skew ms   5 dead-letter key   6.. lanes not to take from
+-- ARGV  1 key prefix   2 fresh dispatch token   3 lease ms   4 skew ms   5 dead-letter key
 -- answer: nil, or { chunk id, now ms, reclaims }
 local prefix, token, lease, dead = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
 local time = redis.call('TIME')
@@ -31,17 +31,13 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0
   make_ready(id)
 end
 
-local closed = {}
-for i = 6, #ARGV do closed[ARGV[i]] = true end
 local best, best_lane, best_score
 for _, lane in ipairs(redis.call('SMEMBERS', KEYS[3])) do
-  if not closed[lane] then
-    local head = redis.call('ZRANGE', prefix .. 'ready:' .. lane, 0, 0, 'WITHSCORES')
-    if not head[1] then
-      redis.call('SREM', KEYS[3], lane)
-    elseif not best or tonumber(head[2]) < best_score then
-      best, best_lane, best_score = head[1], lane, tonumber(head[2])
-    end
+  local head = redis.call('ZRANGE', prefix .. 'ready:' .. lane, 0, 0, 'WITHSCORES')
+  if not head[1] then
+    redis.call('SREM', KEYS[3], lane)
+  elseif not best or tonumber(head[2]) < best_score then
+    best, best_lane, best_score = head[1], lane, tonumber(head[2])
   end
 end
 if not best then return nil end

@@ -1,12 +1,6 @@
 //! What models may answer: refusals, tool calls, empty and cut texts, every character there is; and the body behind it.
 
-use crate::support::{
-    Batch, Kind, World, check, claude,
-    check::check_once,
-    client::id,
-    for_both, gpt,
-    prompt::Prompt,
-};
+use crate::support::{Batch, Kind, World, check, check::check_once, claude, client::id, for_both, gpt, prompt::Prompt};
 use serde_json::{Value, json};
 
 for_both!(
@@ -67,7 +61,8 @@ async fn the_providers_body_comes_value_for_value(kind: Kind) {
     }));
     let first = check(&world, &batch).await;
     let full = world.client().lines(&format!("/batches/{}/results?response=full", id(&first.object))).await;
-    let paths = ["/content/0/text", "/choices/0/message/content", "/content/0/text", "/choices/0/message/tool_calls/0/type"];
+    let paths =
+        ["/content/0/text", "/choices/0/message/content", "/content/0/text", "/choices/0/message/tool_calls/0/type"];
     for ((full, bare), path) in full.iter().zip(&first.results).zip(paths) {
         let mut without = full.clone();
         let response = without.as_object_mut().expect("an object").remove("response").expect("asked for");
@@ -102,8 +97,12 @@ async fn separators_of_unicode_leave_escaped_at_every_door(kind: Kind) {
     let first = check(&world, &batch).await;
     let id = id(&first.object);
     let doors = [
-        format!("/batches/{id}"), format!("/batches/{id}/results"), format!("/batches/{id}/results?response=full"),
-        format!("/batches/{id}/results?limit=10"), format!("/batches/{id}/results?follow=true"), "/batches".to_owned(),
+        format!("/batches/{id}"),
+        format!("/batches/{id}/results"),
+        format!("/batches/{id}/results?response=full"),
+        format!("/batches/{id}/results?limit=10"),
+        format!("/batches/{id}/results?follow=true"),
+        "/batches".to_owned(),
     ];
     for door in doors {
         let text = world.client().get(&door).await.text;
@@ -122,7 +121,8 @@ async fn long_answers_come_whole(kind: Kind) {
         prompt.answers(padded, "stop")
     };
     let lengths = [5_000, 100_000, 1_000_000, 3_000_000];
-    let prompts = lengths.iter().flat_map(|length| both(&format!("[[len:{length}]]")).map(|prompt| long(prompt, *length)));
+    let prompts =
+        lengths.iter().flat_map(|length| both(&format!("[[len:{length}]]")).map(|prompt| long(prompt, *length)));
     check(&world, &Batch::of(prompts)).await;
 }
 

@@ -1,8 +1,9 @@
 //! One batch, many spellings: order of members, white space, byte order marks, line ends.
 
 use crate::support::{
-    Batch, Kind, World, again, check, claude,
+    Batch, Kind, World, again, check,
     check::{answered, paid, right},
+    claude,
     client::{JSON, NDJSON, id},
     for_both, gpt,
 };
@@ -12,12 +13,17 @@ for_both!(json_members_come_in_any_order, line_ends_marks_and_blank_lines_do_not
 
 async fn json_members_come_in_any_order(kind: Kind) {
     let world = World::new(kind).await;
-    let batch = Batch::of([claude("Say 0"), claude("Say 1"), gpt("Say 2")]).field("chunk", 1).field("metadata", json!({"a": "b"}));
+    let batch = Batch::of([claude("Say 0"), claude("Say 1"), gpt("Say 2")])
+        .field("chunk", 1)
+        .field("metadata", json!({"a": "b"}));
     let first = check(&world, &batch).await;
     let prompts = Value::Array(batch.prompts.iter().map(|prompt| prompt.sent.clone()).collect());
     let members = [
-        ("prompts", prompts.to_string()), ("model", "\"claude-haiku-4-5\"".into()), ("max_tokens", "100".into()),
-        ("chunk", "1".into()), ("metadata", "{\"a\":\"b\"}".into()),
+        ("prompts", prompts.to_string()),
+        ("model", "\"claude-haiku-4-5\"".into()),
+        ("max_tokens", "100".into()),
+        ("chunk", "1".into()),
+        ("metadata", "{\"a\":\"b\"}".into()),
     ];
     let before = paid(&world).await;
     for turn in 0..members.len() {
@@ -66,7 +72,8 @@ async fn bodies_arrive_in_any_slices(kind: Kind) {
     let batch = Batch::of((0..40).map(|n| claude(&format!("Säg «{n}» \u{1f600}").repeat(n + 1))));
     for (kind, body) in [batch.body(), batch.clone().ndjson().body()] {
         for size in [1, 7, 64, 4096] {
-            let pieces: Vec<Result<Vec<u8>, std::io::Error>> = body.as_bytes().chunks(size).map(|piece| Ok(piece.to_vec())).collect();
+            let pieces: Vec<Result<Vec<u8>, std::io::Error>> =
+                body.as_bytes().chunks(size).map(|piece| Ok(piece.to_vec())).collect();
             let stream = reqwest::Body::wrap_stream(futures_util::stream::iter(pieces));
             let object = world.client().post("/batches", kind, stream).await.accepted();
             answered(&world, &batch, id(&object)).await;

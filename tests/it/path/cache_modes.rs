@@ -78,7 +78,11 @@ async fn only_never_calls_a_provider(kind: Kind) {
     check(&world, &misses).await;
     assert_eq!(world.sim.calls("batches.create").await.len(), 0);
     check(&world, &Batch::of([claude("a")])).await;
-    check(&world, &Batch::of([claude("a"), gpt("b").fails("not_cached"), claude("a").fails("not_cached")]).field("cache", "only")).await;
+    check(
+        &world,
+        &Batch::of([claude("a"), gpt("b").fails("not_cached"), claude("a").fails("not_cached")]).field("cache", "only"),
+    )
+    .await;
     assert_eq!(world.sim.calls("batches.create").await.len(), 1);
 }
 

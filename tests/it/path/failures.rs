@@ -66,7 +66,8 @@ async fn a_flaky_prompt_is_asked_again_and_billed_once(kind: Kind) {
 
 async fn a_prompt_that_keeps_failing_fails_after_its_attempts(kind: Kind) {
     let world = World::new(kind).await;
-    let prompts = [claude("good"), claude("[[flaky:9]] a").fails("server_error"), gpt("[[flaky:9]] b").fails("server_error")];
+    let prompts =
+        [claude("good"), claude("[[flaky:9]] a").fails("server_error"), gpt("[[flaky:9]] b").fails("server_error")];
     let object = Batch::of(prompts.clone()).post(world.client()).await.accepted();
     answered(&world, &Batch::of(prompts), id(&object)).await;
     // One create for each provider, and two more for what failed: three attempts.
@@ -76,7 +77,11 @@ async fn a_prompt_that_keeps_failing_fails_after_its_attempts(kind: Kind) {
 
 async fn attempts_are_a_setting(kind: Kind) {
     let world = World::with(kind, &[("BATCHGATE_ATTEMPTS", "1")]).await;
-    check_once(&world, &Batch::of([claude("[[flaky:1]] a").fails("server_error"), gpt("[[flaky:1]] b").fails("server_error")])).await;
+    check_once(
+        &world,
+        &Batch::of([claude("[[flaky:1]] a").fails("server_error"), gpt("[[flaky:1]] b").fails("server_error")]),
+    )
+    .await;
     assert_eq!(world.sim.calls("batches.create").await.len(), 2, "one attempt is one attempt");
     check(&world, &Batch::of([claude("[[flaky:1]] a"), gpt("[[flaky:1]] b")])).await;
 }

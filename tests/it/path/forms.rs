@@ -20,7 +20,8 @@ fn user(text: &str) -> Value {
 
 /// One prompt of each form the product page knows, and what each must become.
 fn every_form() -> Vec<Prompt> {
-    let parts = json!([{"role": "user", "content": [{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}]}]);
+    let parts =
+        json!([{"role": "user", "content": [{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}]}]);
     let turns = json!([
         {"role": "user", "content": "first"}, {"role": "assistant", "content": "then"}, {"role": "user", "content": "last"}
     ]);
@@ -80,11 +81,12 @@ async fn every_form_of_prompt_in_one_json_body(kind: Kind) {
 /// Prompt's body or params, prompt's fields, batch's params, batch's fields.
 async fn what_is_nearer_to_the_prompt_wins(kind: Kind) {
     let world = World::new(kind).await;
-    let claude_body = |cap: u64, temperature: Value, text: &str| {
-        json!({"model": CLAUDE, "max_tokens": cap, "temperature": temperature, "messages": user(text)})
-    };
+    let claude_body = |cap: u64, temperature: Value, text: &str| json!({"model": CLAUDE, "max_tokens": cap, "temperature": temperature, "messages": user(text)});
     let prompts = [
-        Prompt::new("the batch's params over its fields".into(), claude_body(50, json!(0.25), "the batch's params over its fields")),
+        Prompt::new(
+            "the batch's params over its fields".into(),
+            claude_body(50, json!(0.25), "the batch's params over its fields"),
+        ),
         Prompt::new(
             json!({"max_tokens": 60, "messages": user("the prompt's field over the batch's params")}),
             claude_body(60, json!(0.25), "the prompt's field over the batch's params"),
@@ -103,7 +105,8 @@ async fn what_is_nearer_to_the_prompt_wins(kind: Kind) {
             json!({"model": CLAUDE, "max_tokens": 9, "messages": user("a line gets nothing")}),
         ),
     ];
-    let batch = Batch::of(prompts).field("max_tokens", 40).field("params", json!({"max_tokens": 50, "temperature": 0.25}));
+    let batch =
+        Batch::of(prompts).field("max_tokens", 40).field("params", json!({"max_tokens": 50, "temperature": 0.25}));
     check(&world, &batch).await;
 }
 
@@ -113,7 +116,10 @@ async fn providers_and_models_are_cut_into_their_own_chunks(kind: Kind) {
     let prompts = (0..40).map(|n| {
         let (messages, model) = (user(&format!("mixed {n}")), model(n));
         let cap = if model.starts_with("gpt") { "max_completion_tokens" } else { "max_tokens" };
-        Prompt::new(json!({"model": model, "messages": messages}), json!({"model": model, cap: 100, "messages": messages}))
+        Prompt::new(
+            json!({"model": model, "messages": messages}),
+            json!({"model": model, cap: 100, "messages": messages}),
+        )
     });
     let first = check(&world, &Batch::of(prompts).field("chunk", 8)).await;
     // 20 for anthropic, models mixed: 3 chunks of at most 8; 10 for each of openai's models, one model a chunk: 2 each.
@@ -126,8 +132,23 @@ async fn providers_and_models_are_cut_into_their_own_chunks(kind: Kind) {
 async fn numbers_and_strange_texts_arrive_as_they_were_written(kind: Kind) {
     let world = World::new(kind).await;
     let texts = [
-        "", " ", "\n", "tab\there", "quote \" and \\ backslash", "\u{2028}\u{2029}\u{85}\u{b}\u{c}", "é e\u{301}", "漢字", "😀",
-        "\u{0}nul", "\u{1f}", "\u{7f}", "\u{feff}bom", "{\"json\": [1, 2]}", "[[", "]] [[x]]", "a\r\nb",
+        "",
+        " ",
+        "\n",
+        "tab\there",
+        "quote \" and \\ backslash",
+        "\u{2028}\u{2029}\u{85}\u{b}\u{c}",
+        "é e\u{301}",
+        "漢字",
+        "😀",
+        "\u{0}nul",
+        "\u{1f}",
+        "\u{7f}",
+        "\u{feff}bom",
+        "{\"json\": [1, 2]}",
+        "[[",
+        "]] [[x]]",
+        "a\r\nb",
     ];
     let mut prompts: Vec<Prompt> = texts.iter().filter(|text| !text.is_empty()).map(|text| claude(text)).collect();
     prompts.extend(texts.iter().map(|text| gpt(text)));

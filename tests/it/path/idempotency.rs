@@ -1,7 +1,9 @@
 //! Idempotency-Key: the first answer again, whole; or a clear refusal.
 
 use crate::support::{
-    Batch, Kind, World, again, check::answered, claude,
+    Batch, Kind, World, again,
+    check::answered,
+    claude,
     client::{Client, JSON, NDJSON, Reply, id},
     for_both, gpt, until,
 };
@@ -71,7 +73,8 @@ async fn a_request_still_in_work_is_said_to_be(kind: Kind) {
     let (head, tail) = body.as_bytes().split_at(20);
     more.send(Ok(head.to_vec())).await.expect("somebody listens");
     let client = world.client().clone();
-    let stream = futures_util::stream::unfold(pieces, |mut pieces| async { pieces.recv().await.map(|piece| (piece, pieces)) });
+    let stream =
+        futures_util::stream::unfold(pieces, |mut pieces| async { pieces.recv().await.map(|piece| (piece, pieces)) });
     let first = tokio::spawn(async move { keyed(&client, "k", kind, reqwest::Body::wrap_stream(stream)).await });
     until("the key to be taken", async || {
         let keys = world.redis.keys().await;

@@ -1,6 +1,12 @@
 //! Many prompts, many chunks, two gateways on one Redis, results in any order.
 
-use crate::support::{Batch, Kind, World, again, check::{answered, paid}, claude, client::id, for_both, gpt};
+use crate::support::{
+    Batch, Kind, World, again,
+    check::{answered, paid},
+    claude,
+    client::id,
+    for_both, gpt,
+};
 use std::collections::BTreeMap;
 
 for_both!(three_thousand_prompts_in_chunks_of_a_hundred_over_two_gateways);

@@ -78,7 +78,8 @@ async fn the_batch_object_tells_its_life(kind: Kind) {
     assert_eq!(ended["chunks"], json!({"planned": 0, "submitting": 0, "running": 0, "settled": 2, "failed": 0}));
     assert_eq!((count(&ended, "succeeded"), &ended["reported_prompts"]), (3, &json!(3)), "{ended}");
     let time = |name: &str| -> jiff::Timestamp { ended[name].as_str().expect("a time").parse().expect("RFC 3339") };
-    let hours = |from: &str, to: &str| time(from).until(time(to)).expect("a span").total(jiff::Unit::Hour).expect("hours");
+    let hours =
+        |from: &str, to: &str| time(from).until(time(to)).expect("a span").total(jiff::Unit::Hour).expect("hours");
     assert!((hours("created_at", "expires_at") - 72.0).abs() < 0.01, "the deadline is 72 hours: {ended}");
     assert!((hours("ended_at", "deleted_at") - 720.0).abs() < 0.01, "kept for 30 days: {ended}");
     assert!(time("created_at") < time("ended_at"));

@@ -2,10 +2,7 @@
 
 use crate::support::{Batch, Kind, World, check, claude, for_both, gpt};
 
-for_both!(
-    the_origins_four_prompts_in_two_chunks_read_right_twice,
-    the_same_at_openai,
-);
+for_both!(the_origins_four_prompts_in_two_chunks_read_right_twice, the_same_at_openai,);
 
 async fn the_origins_four_prompts_in_two_chunks_read_right_twice(kind: Kind) {
     let world = World::new(kind).await;

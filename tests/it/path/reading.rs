@@ -47,7 +47,11 @@ async fn pages_and_offsets_cut_the_same_list(kind: Kind) {
     }
     for offset in [0, 1, 24, 49, 50] {
         for more in ["", "&follow=true", "&partial=true"] {
-            assert_eq!(world.client().lines(&format!("{base}?offset={offset}{more}")).await, all[offset..], "{offset}{more}");
+            assert_eq!(
+                world.client().lines(&format!("{base}?offset={offset}{more}")).await,
+                all[offset..],
+                "{offset}{more}"
+            );
         }
     }
     let accept = |kinds: &str| world.client().request(Method::GET, &base).header("accept", kinds);
@@ -172,7 +176,10 @@ async fn large_batches_do_not_bring_their_results_along(kind: Kind) {
         assert_eq!(first.object["results"].is_array(), inline);
         assert_eq!(first.object["results_url"], format!("/batches/{}/results", id(&first.object)));
         let page = world.client().send(
-            world.client().request(Method::GET, &format!("/batches/{}/results", id(&first.object))).header("accept", JSON),
+            world
+                .client()
+                .request(Method::GET, &format!("/batches/{}/results", id(&first.object)))
+                .header("accept", JSON),
         );
         let page = page.await.ok();
         assert_eq!(page["results"].as_array().map(Vec::len), Some(1_000), "a page has a thousand by default");

@@ -3,7 +3,9 @@
 use crate::support::{
     Batch, Kind, World, again, check,
     check::{check_once, paid},
-    claude, client::{count, id}, for_both, gpt,
+    claude,
+    client::{count, id},
+    for_both, gpt,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -83,7 +85,15 @@ async fn another_salt_is_another_answer(kind: Kind) {
     let batch = Batch::of([claude("a"), gpt("b")]);
     let plain = check(&world, &batch).await;
     let mut before: u64 = paid(&world).await.values().sum();
-    for (salt, new) in [(json!("x"), 2), (json!("y"), 2), (json!(1), 2), (json!("1"), 2), (json!(1.0), 0), (json!("x"), 0), (json!(""), 2)] {
+    for (salt, new) in [
+        (json!("x"), 2),
+        (json!("y"), 2),
+        (json!(1), 2),
+        (json!("1"), 2),
+        (json!(1.0), 0),
+        (json!("x"), 0),
+        (json!(""), 2),
+    ] {
         let salted = batch.clone().field("salt", salt.clone());
         let first = check_once(&world, &salted).await;
         let after: u64 = paid(&world).await.values().sum();

@@ -48,7 +48,7 @@ pub(super) async fn a_second_key_reads_but_never_creates(desk: Desk) {
     let rotated = desk.provider_with(&["old-key", "sim-key"], Duration::from_secs(15));
     rotated.status(&remote).await.expect("the second key reads");
     let ended = desk.end(&remote).await;
-    assert_eq!(Desk::harvest_with(&rotated, &ended).await.expect("the second key downloads").len(), 1);
+    assert_eq!(desk.harvest_with(&rotated, &ended).await.expect("the second key downloads").len(), 1);
     let input = desk.provider.upload(&order.parcel).await.expect("upload");
     let create = rotated.create(&order.parcel, input.as_ref()).await;
     assert!(matches!(create, Err(CreateError::NotCreated(CallError::Paused { .. }))), "{create:?}");

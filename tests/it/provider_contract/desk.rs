@@ -87,8 +87,16 @@ impl Desk {
         self.order_of(chunk, texts.iter().map(|text| self.body(text)).collect())
     }
 
+    /// Where conversations go.
+    fn endpoint(&self) -> Endpoint {
+        if self.is_openai() { Endpoint::ChatCompletions } else { Endpoint::Messages }
+    }
+
     pub(super) fn order_of(&self, chunk: &str, bodies: Vec<Value>) -> Order {
-        let endpoint = if self.is_openai() { Endpoint::ChatCompletions } else { Endpoint::Messages };
+        self.order_at(self.endpoint(), chunk, bodies)
+    }
+
+    pub(super) fn order_at(&self, endpoint: Endpoint, chunk: &str, bodies: Vec<Value>) -> Order {
         let limits = self.provider.limits(endpoint);
         let bodies: BTreeMap<String, Value> = bodies
             .into_iter()
@@ -147,17 +155,22 @@ impl Desk {
     }
 
     pub(super) async fn harvest(&self, ended: &Ended) -> Result<Vec<Line>, CallError> {
-        Desk::harvest_with(&self.provider, ended).await
+        self.harvest_with(&self.provider, ended).await
     }
 
-    pub(super) async fn harvest_with(provider: &Arc<dyn BatchProvider>, ended: &Ended) -> Result<Vec<Line>, CallError> {
-        provider.results(ended).await?.try_collect().await
+    pub(super) async fn harvest_with(
+        &self,
+        provider: &Arc<dyn BatchProvider>,
+        ended: &Ended,
+    ) -> Result<Vec<Line>, CallError> {
+        provider.results(self.endpoint(), ended).await?.try_collect().await
     }
 
     /// Create, wait, harvest.
     pub(super) async fn lines(&self, order: &Order) -> Vec<Line> {
         let ended = self.end(&self.created(order).await).await;
-        self.harvest(&ended).await.expect("harvest")
+        let lines = self.provider.results(order.parcel.endpoint, &ended).await.expect("harvest");
+        lines.try_collect().await.expect("harvest")
     }
 
     /// The same, one outcome per wire id; a repeat or a stray is a mistake.
@@ -168,7 +181,7 @@ impl Desk {
     /// Whether this line answers the prompt that has its id.
     pub(super) async fn check_answer(&self, order: &Order, id: &str, outcome: &LineOutcome) {
         let body = &order.bodies[id];
-        let oracle = self.sim.oracle(self.name(), body).await;
+        let oracle = self.sim.oracle_at(self.name(), order.parcel.endpoint.path(), body).await;
         let answer = answer(outcome);
         assert_eq!(answer.reading.completion.as_deref(), oracle["text"].as_str(), "{id} answers {body}");
         assert_eq!(

@@ -88,12 +88,12 @@ pub(super) async fn a_slow_download_is_not_a_dead_one(desk: Desk) {
         .fault(json!({"match": {"route": desk.results_route()}, "fault": {"trickle": {"bytes": 512, "every": 0.1}}}))
         .await;
     let began = std::time::Instant::now();
-    assert_eq!(by_id(&order, Desk::harvest_with(&provider, &ended).await.expect("harvest")).len(), TEXTS.len());
+    assert_eq!(by_id(&order, desk.harvest_with(&provider, &ended).await.expect("harvest")).len(), TEXTS.len());
     assert!(began.elapsed() > Duration::from_millis(400), "it was slow: {:?}", began.elapsed());
     desk.sim
         .fault(json!({"match": {"route": desk.results_route()}, "fault": {"trickle": {"bytes": 512, "every": 5.0}}}))
         .await;
-    let dead = Desk::harvest_with(&provider, &ended).await;
+    let dead = desk.harvest_with(&provider, &ended).await;
     assert!(matches!(&dead, Err(CallError::Again { detail, .. }) if detail.contains("no byte came")), "{dead:?}");
 }
 

@@ -90,6 +90,11 @@ impl Simulator {
         self.post("oracle", &json!({"provider": provider, "body": body})).await
     }
 
+    /// The same, of one endpoint of OpenAI's; Anthropic has but one.
+    pub(super) async fn oracle_at(&self, provider: &str, endpoint: &str, body: &Value) -> Value {
+        self.post("oracle", &json!({"provider": provider, "endpoint": endpoint, "body": body})).await
+    }
+
     pub(super) async fn ledger(&self) -> Value {
         let url = format!("{}/_sim/ledger", self.base);
         self.http.get(url).send().await.expect("the simulator answers").json().await.expect("a ledger is JSON")

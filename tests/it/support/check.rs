@@ -77,7 +77,10 @@ pub(crate) async fn answered(world: &World, batch: &Batch, id: &str) -> Answered
         assert_eq!(object["results"], json!(results), "the results in the batch object are the results");
     }
     let chunks = &object["chunks"];
-    assert!(["planned", "submitting", "running"].iter().all(|state| chunks[state] == 0), "an ended batch has no chunks under way: {object}");
+    assert!(
+        ["planned", "submitting", "running"].iter().all(|state| chunks[state] == 0),
+        "an ended batch has no chunks under way: {object}"
+    );
     bought(batch, &object, &results);
     Answered { object, results }
 }
@@ -87,7 +90,8 @@ fn bought(batch: &Batch, object: &Value, results: &[Value]) {
     let mut once = BTreeMap::new();
     for (n, result) in results.iter().enumerate().filter(|(_, result)| result["source"] == "provider") {
         let prompt = &batch.prompts[n / usize::try_from(batch.samples()).expect("few")];
-        let which = if batch.shares() { (prompt.sha(), result["sample"].as_u64(), 0) } else { (String::new(), None, n) };
+        let which =
+            if batch.shares() { (prompt.sha(), result["sample"].as_u64(), 0) } else { (String::new(), None, n) };
         once.insert(which, &result["usage"]);
     }
     for member in ["input_tokens", "cached_input_tokens", "output_tokens"] {

@@ -159,7 +159,8 @@ pub(crate) fn count(object: &Value, name: &str) -> u64 {
 
 /// Conservation: nothing is lost and nothing counted twice, at every read.
 pub(crate) fn adds_up(object: &Value) {
-    let sum: u64 = ["pending", "succeeded", "failed", "canceled", "expired"].map(|name| count(object, name)).iter().sum();
+    let sum: u64 =
+        ["pending", "succeeded", "failed", "canceled", "expired"].map(|name| count(object, name)).iter().sum();
     assert_eq!(count(object, "total"), sum, "counts do not add up: {object}");
     assert!(count(object, "cached") + count(object, "joined") <= count(object, "succeeded"), "{object}");
     let ended = object["status"] == "ended";

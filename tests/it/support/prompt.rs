@@ -74,7 +74,11 @@ impl Prompt {
     }
 
     pub(crate) fn provider(&self) -> &'static str {
-        if self.body["model"].as_str().is_some_and(|model| model.starts_with("claude")) { "anthropic" } else { "openai" }
+        if self.body["model"].as_str().is_some_and(|model| model.starts_with("claude")) {
+            "anthropic"
+        } else {
+            "openai"
+        }
     }
 
     /// What the simulated model says to this body when nothing steers it.
@@ -115,15 +119,25 @@ impl Prompt {
 
 /// Members that do not change what a model says.
 const IRRELEVANT: [&str; 9] = [
-    "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "stream",
-    "stream_options", "user",
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "stream",
+    "stream_options",
+    "user",
 ];
 
 /// Compact JSON with sorted members, raw UTF-8, without the irrelevant members. Numbers must need no exponent.
 fn canonical(body: &Value) -> String {
     let members = body.as_object().expect("a body is an object");
-    let kept: Map<String, Value> =
-        members.iter().filter(|(name, _)| !IRRELEVANT.contains(&name.as_str())).map(|(n, v)| (n.clone(), v.clone())).collect();
+    let kept: Map<String, Value> = members
+        .iter()
+        .filter(|(name, _)| !IRRELEVANT.contains(&name.as_str()))
+        .map(|(n, v)| (n.clone(), v.clone()))
+        .collect();
     sorted(&Value::Object(kept))
 }
 
@@ -132,8 +146,10 @@ fn sorted(value: &Value) -> String {
         Value::Object(members) => {
             let mut pairs: Vec<(&String, &Value)> = members.iter().collect();
             pairs.sort_by_key(|(name, _)| name.as_str());
-            let pairs: Vec<String> =
-                pairs.into_iter().map(|(name, value)| format!("{}:{}", Value::from(name.clone()), sorted(value))).collect();
+            let pairs: Vec<String> = pairs
+                .into_iter()
+                .map(|(name, value)| format!("{}:{}", Value::from(name.clone()), sorted(value)))
+                .collect();
             format!("{{{}}}", pairs.join(","))
         }
         Value::Array(items) => format!("[{}]", items.iter().map(sorted).collect::<Vec<_>>().join(",")),

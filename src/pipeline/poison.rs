@@ -1,0 +1,40 @@
+//! A chunk whose claim runs out again and again: whoever works on it dies or fails there. It must not be recovered for
+//! ever. What was never submitted is quarantined; what has a provider id is paid for, so it only waits longer each time.
+
+use super::{
+    commit,
+    dispatch::{After, Held},
+};
+use crate::{
+    domain::{
+        chunk::ChunkState,
+        outcome::{Failure, FailureCode},
+        settlement::Settlement,
+    },
+    store::{StoreError, chunks::Release},
+};
+
+const FIRST_WAIT_MS: u64 = 60_000;
+const LAST_WAIT_MS: u64 = 3_600_000;
+
+/// Quarantines the chunk, or makes it wait: 1, 2, 4, ... minutes, then an hour each time.
+pub async fn set_apart(held: &Held<'_>, reclaims: u32) -> Result<After, StoreError> {
+    let state = held.chunk.state.clone();
+    tracing::error!(chunk = %held.chunk.id, state = state.word(), reclaims, "claims of this chunk run out without progress");
+    metrics::counter!("batchgate_poison_chunks_total").increment(1);
+    if state == ChunkState::Planned {
+        match held.gateway.store.items(held.chunk.id).await {
+            Ok(items) => {
+                let message = "the gateway failed three times at sending this prompt's chunk; nothing was bought";
+                let failure = Failure::ours(FailureCode::Quarantined, message);
+                return commit::settle(held, Settlement::all(items, &failure)).await;
+            }
+            // Nobody can say what was in it: an operator must look. It waits like a submitted one.
+            Err(StoreError::Corrupt { .. }) => {}
+            Err(away) => return Err(away),
+        }
+    }
+    let wait = FIRST_WAIT_MS.saturating_mul(1 << reclaims.saturating_sub(3).min(10)).min(LAST_WAIT_MS);
+    let fields = vec![("reclaims", reclaims.to_string()), ("backed_off", reclaims.to_string())];
+    held.step(&[state.word()], &state, fields, Release::After(wait)).await
+}
