@@ -1,5 +1,8 @@
 //! The integration tests, one binary: stories told against running gateways, real Redis and two simulators.
 
+mod architecture;
+mod bad_input;
+mod contract;
 mod faults;
 mod path;
 mod provider_contract;

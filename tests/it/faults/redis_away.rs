@@ -1,9 +1,7 @@
 //! Redis killed and restarted on its append-only file, under load.
 
 use crate::support::{
-    Batch, Kind, World, check, claude,
-    client::id,
-    for_both, gpt, nothing_is_left_behind, settles, until,
+    Batch, Kind, World, check, claude, client::id, for_both, gpt, nothing_is_left_behind, settles, until,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -26,8 +24,17 @@ async fn redis_is_killed_and_comes_back(kind: Kind) {
     world.redis.kill();
     until("the gateway to notice", async || not_ready(&world).await).await;
     world.redis.restart().await;
+    ready(&world).await;
     settles(&world, &batch, id(&object)).await;
     nothing_is_left_behind(&world).await;
+}
+
+async fn ready(world: &World) {
+    until("the gateway to be ready again", async || {
+        let ready = world.client().get("/readyz").await;
+        if ready.status == 200 { Ok(()) } else { Err(ready.text) }
+    })
+    .await;
 }
 
 async fn not_ready(world: &World) -> Result<(), String> {
@@ -43,8 +50,13 @@ async fn without_redis_every_answer_is_a_clear_refusal(kind: Kind) {
     let client = world.client();
     client.get("/healthz").await.ok();
     for path in [
-        "/readyz".to_owned(), "/batches".to_owned(), format!("/batches/{id}"), format!("/batches/{id}?wait=1"),
-        format!("/batches/{id}/results"), format!("/batches/{id}/results?limit=3"), format!("/batches/{id}/results?follow=true"),
+        "/readyz".to_owned(),
+        "/batches".to_owned(),
+        format!("/batches/{id}"),
+        format!("/batches/{id}?wait=1"),
+        format!("/batches/{id}/results"),
+        format!("/batches/{id}/results?limit=3"),
+        format!("/batches/{id}/results?follow=true"),
     ] {
         client.get(&path).await.refused(503, "unavailable");
     }
@@ -54,11 +66,7 @@ async fn without_redis_every_answer_is_a_clear_refusal(kind: Kind) {
     let keyed = client.request(Method::POST, "/batches").header("idempotency-key", "k").header("content-type", kind);
     client.send(keyed.body(body)).await.refused(503, "unavailable");
     world.redis.restart().await;
-    until("the gateway to be ready again", async || {
-        let ready = world.client().get("/readyz").await;
-        if ready.status == 200 { Ok(()) } else { Err(ready.text) }
-    })
-    .await;
+    ready(&world).await;
     assert_eq!(world.client().results(id).await, first.results);
     check(&world, &batch("meanwhile")).await;
     let list = world.client().get("/batches?limit=100").await.ok();
@@ -75,6 +83,7 @@ async fn redis_dies_again_and_again(kind: Kind) {
         tokio::time::sleep(std::time::Duration::from_millis(100 + 150 * turn)).await;
         world.redis.restart().await;
     }
+    ready(&world).await;
     settles(&world, &batch, id(&object)).await;
     nothing_is_left_behind(&world).await;
 }

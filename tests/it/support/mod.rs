@@ -11,6 +11,7 @@ pub(crate) mod process;
 pub(crate) mod prompt;
 pub(crate) mod redis;
 pub(crate) mod sim;
+pub(crate) mod source;
 pub(crate) mod wait;
 pub(crate) mod world;
 
