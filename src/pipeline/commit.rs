@@ -19,7 +19,7 @@ use crate::{
         StoreError,
         chunks::{Chunk, NewChunk},
         commit::{Committed, Delta, Settled, fragment_name},
-        pages::{FrameWriter, Run},
+        pages::{FrameRow, FrameWriter},
         record::{FRAME_BYTES, Known},
     },
 };
@@ -101,7 +101,7 @@ async fn write_fragments(
     held: &Held<'_>,
     settlement: &Settlement,
     sizes: &Sizes,
-) -> Result<Vec<(u32, Run)>, StoreError> {
+) -> Result<Vec<(u32, FrameRow)>, StoreError> {
     let mut pages: BTreeMap<u32, Wanted<'_>> = BTreeMap::new();
     for (item, _) in &settlement.answered {
         for place in &item.places {
