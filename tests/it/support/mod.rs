@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod client;
 pub(crate) mod dir;
 pub(crate) mod gateway;
+pub(crate) mod leftovers;
 pub(crate) mod process;
 pub(crate) mod prompt;
 pub(crate) mod redis;
@@ -14,7 +15,8 @@ pub(crate) mod wait;
 pub(crate) mod world;
 
 pub(crate) use batch::Batch;
-pub(crate) use check::{again, check};
+pub(crate) use check::{again, check, settles};
+pub(crate) use leftovers::nothing_is_left_behind;
 pub(crate) use prompt::{Prompt, claude, gpt};
 pub(crate) use sim::Kind;
 pub(crate) use wait::until;

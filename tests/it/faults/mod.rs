@@ -1,0 +1,13 @@
+//! What must come out when things go wrong: at the providers, on the wire, in the gateway, in Redis. The answers are
+//! right all the same, and nothing is paid twice.
+
+mod accounts;
+mod crashes;
+mod creates;
+mod deadlines;
+mod downloads;
+mod drains;
+mod lines;
+mod poison;
+mod redis_away;
+mod windows;

@@ -1,0 +1,48 @@
+//! What may be left in Redis once every batch has ended and the sweeper had its time: the table of `src/store/keys.rs`,
+//! told once more from the outside. Whatever else is there was forgotten by somebody.
+
+use super::{wait, world::World};
+use std::time::Duration;
+
+/// The sweeper's delays are a few leases; the suite's lease is short.
+const SWEPT: Duration = Duration::from_secs(30);
+
+/// Waits until nothing is left that should be gone, and checks what is left for its time to live.
+pub(crate) async fn nothing_is_left_behind(world: &World) {
+    wait::within(SWEPT, "the sweeper to remove what is done with", async || {
+        let keys = world.redis.keys().await;
+        let chores: Vec<String> = world.redis.command(&["ZRANGE", "{default}:chores", "0", "-1"]).await;
+        let mut left: Vec<String> = keys.keys().filter(|key| lifetime(key).is_none()).cloned().collect();
+        // An upload is looked at once more after ten minutes, a batch at the end of its retention.
+        let known = |chore: &String| chore.starts_with("batch:") || chore.starts_with("upload:");
+        left.extend(chores.into_iter().filter(|chore| !known(chore)).map(|chore| format!("chore {chore}")));
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+    for (key, ttl) in world.redis.keys().await {
+        let mortal = lifetime(&key) == Some(Life::Mortal);
+        assert_eq!(ttl > 0, mortal, "{key} lives for {ttl} ms");
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Life {
+    /// Has a time to live.
+    Mortal,
+    /// Removed by the sweeper at the end of retention.
+    Kept,
+}
+
+/// None: no such key may be left.
+fn lifetime(key: &str) -> Option<Life> {
+    if key.starts_with("{sys}:batch:") {
+        return Some(Life::Kept);
+    }
+    let parts: Vec<&str> = key.strip_prefix("{default}:")?.split(':').collect();
+    match parts[..] {
+        ["c", _] | ["i", _, _] | ["r", _] => Some(Life::Mortal),
+        ["b", _] | ["b", _, "pages" | "starts"] | ["b", _, "p", ..] | ["t", _] | ["chores"] => Some(Life::Kept),
+        ["k", ..] if !key.ends_with(":items") && !key.ends_with(":fence") => Some(Life::Kept),
+        _ => None,
+    }
+}
