@@ -1,9 +1,7 @@
 //! kill -9 of the gateway wherever a batch may be, and a restart: right answers, paid once, nothing left behind.
 
 use crate::support::{
-    Batch, Kind, Prompt, World, check, claude,
-    client::id,
-    for_both, gpt, nothing_is_left_behind, settles, until,
+    Batch, Kind, Prompt, World, check, claude, client::id, for_both, gpt, nothing_is_left_behind, settles, until,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -137,7 +135,10 @@ async fn killed_while_a_body_is_read(kind: Kind) {
     let batch = batch("body").ndjson();
     let (_, body) = batch.body();
     let address = world.gateways[0].address.clone();
-    let head = format!("POST /batches HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /batches HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     let mut socket = tokio::net::TcpStream::connect(&address).await.expect("the gateway listens");
     let half = [head.as_bytes(), &body.as_bytes()[..body.len() / 2]].concat();
     tokio::io::AsyncWriteExt::write_all(&mut socket, &half).await.expect("it reads");

@@ -1,10 +1,7 @@
 //! Creates that are refused, fail, or whose answer is lost: sent again only if nothing was made, billed once.
 
 use crate::support::{
-    Batch, Kind, Prompt, World, check, claude,
-    check::paid,
-    client::id,
-    for_both, gpt, settles, until,
+    Batch, Kind, Prompt, World, check, check::paid, claude, client::id, for_both, gpt, settles, until,
 };
 use serde_json::{Value, json};
 
@@ -102,7 +99,12 @@ async fn a_batch_not_yet_listed_is_looked_for_twice(kind: Kind) {
 
 async fn an_upload_that_fails_is_sent_again(kind: Kind) {
     let world = World::new(kind).await;
-    let faults = [json!({"status": 500, "html": true}), json!({"reset": "before"}), json!({"reset": "after"}), json!({"status": 429})];
+    let faults = [
+        json!({"status": 500, "html": true}),
+        json!({"reset": "before"}),
+        json!({"reset": "after"}),
+        json!({"status": 429}),
+    ];
     for (n, what) in faults.iter().enumerate() {
         fault(&world, "files.create", what, 2).await;
         check(&world, &Batch::of((0..3).map(|k| gpt(&format!("upload {n} {k}"))))).await;

@@ -44,7 +44,10 @@ async fn a_short_download_is_read_again_in_every_framing(kind: Kind) {
 
 async fn a_stalled_download_is_read_again(kind: Kind) {
     let world = World::new(kind).await;
-    for (n, what) in [json!({"trickle": {"bytes": 100, "every": 5}}), json!({"delay": 8}), json!({"delay_after": 8})].iter().enumerate() {
+    for (n, what) in [json!({"trickle": {"bytes": 100, "every": 5}}), json!({"delay": 8}), json!({"delay_after": 8})]
+        .iter()
+        .enumerate()
+    {
         fault(&world, what, 1).await;
         check(&world, &Batch::of(mixed(&format!("stalled {n}"), 3))).await;
         assert_eq!(creates(&world).await, 2 * (n + 1), "{what}");
@@ -53,7 +56,10 @@ async fn a_stalled_download_is_read_again(kind: Kind) {
 
 async fn results_may_be_late(kind: Kind) {
     let world = World::new(kind).await;
-    world.sim.fault(json!({"match": {"route": "batches.create"}, "fault": {"results_hidden_s": 1.5}, "times": 0})).await;
+    world
+        .sim
+        .fault(json!({"match": {"route": "batches.create"}, "fault": {"results_hidden_s": 1.5}, "times": 0}))
+        .await;
     check(&world, &Batch::of(mixed("late", 3))).await;
     assert_eq!(creates(&world).await, 2);
 }

@@ -1,10 +1,7 @@
 //! SIGTERM: no new work, what is in hand is finished, and the process ends with 0, soon.
 
 use crate::support::{
-    Batch, Kind, World, claude,
-    client::id,
-    for_both, gpt, nothing_is_left_behind, settles, until,
-    wait::within,
+    Batch, Kind, World, claude, client::id, for_both, gpt, nothing_is_left_behind, settles, until, wait::within,
 };
 use serde_json::json;
 use std::{process::ExitStatus, time::Duration};
@@ -100,7 +97,11 @@ async fn a_create_in_hand_is_finished(kind: Kind) {
     world.sim.clear_faults().await;
     world.start_gateway().await;
     settles(&world, &batch, id(&object)).await;
-    assert_eq!(world.sim.calls("batches.list").await.iter().filter(|call| call["provider"] == "openai").count(), 0, "nothing was in doubt");
+    assert_eq!(
+        world.sim.calls("batches.list").await.iter().filter(|call| call["provider"] == "openai").count(),
+        0,
+        "nothing was in doubt"
+    );
     assert_eq!(world.sim.calls("batches.create").await.len(), 2);
 }
 

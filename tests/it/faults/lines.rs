@@ -1,8 +1,9 @@
 //! Result files with lines missing, twice, foreign, broken: each line costs only itself.
 
 use crate::support::{
-    Batch, Kind, Prompt, World, check, claude,
+    Batch, Kind, Prompt, World, check,
     check::{answered, check_once, paid},
+    claude,
     client::{count, id},
     for_both, gpt,
 };

@@ -1,11 +1,7 @@
 //! One prompt that spoils its whole provider batch: it is found by halving and fails alone.
 
 use crate::support::{
-    Batch, Kind, Prompt, World, check, claude,
-    check::answered,
-    client::id,
-    for_both, gpt,
-    prompt::GPT,
+    Batch, Kind, Prompt, World, check, check::answered, claude, client::id, for_both, gpt, prompt::GPT,
 };
 use serde_json::json;
 
@@ -21,7 +17,10 @@ async fn a_poison_prompt_is_found_by_halving(kind: Kind) {
     let world = World::new(kind).await;
     // The rule looks at the first model in the body: the poison stands first wherever it is.
     let fault = json!({"status": 400, "body": {"type": "error", "error": {"type": "invalid_request_error", "message": "requests.0: no"}}});
-    world.sim.fault(json!({"match": {"route": "batches.create", "model": "claude-poison"}, "fault": fault, "times": 0})).await;
+    world
+        .sim
+        .fault(json!({"match": {"route": "batches.create", "model": "claude-poison"}, "fault": fault, "times": 0}))
+        .await;
     let mut poison = claude("poison").fails("invalid_request");
     poison.sent = json!({"model": "claude-poison", "messages": poison.body["messages"]});
     let prompts = std::iter::once(poison).chain((0..15).map(|n| claude(&format!("healthy {n}"))));
@@ -29,7 +28,10 @@ async fn a_poison_prompt_is_found_by_halving(kind: Kind) {
     let first = check(&world, &batch).await;
     let message = first.results[0]["error"]["message"].as_str().expect("a message");
     let chunk = id(&first.object).trim_start_matches("batch_");
-    assert!(message.contains("requests.0: no") && !message.contains(chunk), "the provider's words, no id of ours: {message}");
+    assert!(
+        message.contains("requests.0: no") && !message.contains(chunk),
+        "the provider's words, no id of ours: {message}"
+    );
     // 16, 8, 4, 2, 1 with the poison, 8, 4, 2, 1 without; and alone the second time.
     assert_eq!(world.sim.calls("batches.create").await.len(), 9 + 1);
 }
@@ -70,7 +72,8 @@ async fn a_batch_too_large_for_the_provider_is_cut_in_two(kind: Kind) {
 async fn a_prompt_larger_than_a_chunk_fails_alone(kind: Kind) {
     let world = World::with(kind, &[("BATCHGATE_CHUNK_BYTES", "20KiB")]).await;
     let large = || "x".repeat(25_000);
-    let prompts = [claude("small"), claude(&large()).fails("too_large"), gpt(&large()).fails("too_large"), gpt("small")];
+    let prompts =
+        [claude("small"), claude(&large()).fails("too_large"), gpt(&large()).fails("too_large"), gpt("small")];
     let first = check(&world, &Batch::of(prompts.clone())).await;
     let message = first.results[1]["error"]["message"].as_str().expect("a message");
     assert!(message.contains("BATCHGATE_CHUNK_BYTES") && message.contains("bytes"), "names size and remedy: {message}");
@@ -92,7 +95,9 @@ async fn chunks_are_cut_by_bytes(kind: Kind) {
         assert!(call["request_bytes"].as_u64() < Some(20 * 1024 + 600), "{call}");
     }
     let limit = 20 * 1024;
-    let fixed = json!({"model": GPT, "max_completion_tokens": 100, "messages": [{"role": "user", "content": ""}]}).to_string().len();
+    let fixed = json!({"model": GPT, "max_completion_tokens": 100, "messages": [{"role": "user", "content": ""}]})
+        .to_string()
+        .len();
     // Around the limit to the byte: it either fails for us, or fits and is answered; nothing in between.
     let near = Batch::of((limit - fixed - 300..limit - fixed).step_by(25).map(|length| gpt(&"z".repeat(length))));
     let object = near.post(world.client()).await.accepted();

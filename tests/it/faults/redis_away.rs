@@ -1,9 +1,7 @@
 //! Redis killed and restarted on its append-only file, under load.
 
 use crate::support::{
-    Batch, Kind, World, check, claude,
-    client::id,
-    for_both, gpt, nothing_is_left_behind, settles, until,
+    Batch, Kind, World, check, claude, client::id, for_both, gpt, nothing_is_left_behind, settles, until,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -43,8 +41,13 @@ async fn without_redis_every_answer_is_a_clear_refusal(kind: Kind) {
     let client = world.client();
     client.get("/healthz").await.ok();
     for path in [
-        "/readyz".to_owned(), "/batches".to_owned(), format!("/batches/{id}"), format!("/batches/{id}?wait=1"),
-        format!("/batches/{id}/results"), format!("/batches/{id}/results?limit=3"), format!("/batches/{id}/results?follow=true"),
+        "/readyz".to_owned(),
+        "/batches".to_owned(),
+        format!("/batches/{id}"),
+        format!("/batches/{id}?wait=1"),
+        format!("/batches/{id}/results"),
+        format!("/batches/{id}/results?limit=3"),
+        format!("/batches/{id}/results?follow=true"),
     ] {
         client.get(&path).await.refused(503, "unavailable");
     }

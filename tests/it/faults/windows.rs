@@ -1,8 +1,9 @@
 //! Provider windows that close, batches that are refused whole, words nobody knows: nothing is lost, all is asked again.
 
 use crate::support::{
-    Batch, Kind, Prompt, World, check, claude,
+    Batch, Kind, Prompt, World, check,
     check::paid,
+    claude,
     client::{count, id},
     for_both, gpt, settles, until,
 };
@@ -34,10 +35,13 @@ async fn running(world: &World, id: &str, chunks: u64) {
 async fn what_a_closed_window_cut_off_is_asked_again(kind: Kind) {
     let world = World::new(kind).await;
     let slow = json!({"settings": {"in_progress_s": 172_800}});
-    world.sim.fault(json!([
-        {"match": {"route": "batches.create", "provider": "openai"}, "fault": slow},
-        {"match": {"route": "batches.create", "provider": "anthropic"}, "fault": slow},
-    ])).await;
+    world
+        .sim
+        .fault(json!([
+            {"match": {"route": "batches.create", "provider": "openai"}, "fault": slow},
+            {"match": {"route": "batches.create", "provider": "anthropic"}, "fault": slow},
+        ]))
+        .await;
     let batch = Batch::of(mixed("cut off", 10));
     let object = batch.post(world.client()).await.accepted();
     running(&world, id(&object), 2).await;
@@ -70,7 +74,8 @@ async fn somebody_elses_cancel_at_the_provider_is_no_end(kind: Kind) {
     let http = reqwest::Client::new();
     for call in world.sim.calls("batches.create").await {
         let made = call["made"].as_str().expect("what the create made");
-        let base = if call["provider"] == "openai" { world.sim.openai() } else { world.sim.anthropic() + "/v1/messages" };
+        let base =
+            if call["provider"] == "openai" { world.sim.openai() } else { world.sim.anthropic() + "/v1/messages" };
         let cancel = http.post(format!("{base}/batches/{made}/cancel")).header("authorization", "Bearer sim-key");
         let reply = cancel.header("anthropic-version", "2023-06-01").send().await.expect("the simulator answers");
         assert!(reply.status().is_success(), "{:?}", reply.text().await);
@@ -83,7 +88,8 @@ async fn all_failed_means_no_output_file(kind: Kind) {
     for (fail_kind, code) in [("invalid_request", "invalid_request"), ("server", "")] {
         let fault = json!({"results": {"fail": "all", "fail_kind": fail_kind}});
         world.sim.fault(json!({"match": {"route": "batches.create"}, "fault": fault, "times": 2})).await;
-        let prompts = mixed(fail_kind, 3).into_iter().map(|prompt| if code.is_empty() { prompt } else { prompt.fails(code) });
+        let prompts =
+            mixed(fail_kind, 3).into_iter().map(|prompt| if code.is_empty() { prompt } else { prompt.fails(code) });
         let batch = Batch::of(prompts);
         let before: u64 = paid(&world).await.values().sum();
         let object = batch.post(world.client()).await.accepted();
