@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 use tokio::{net::TcpListener, sync::Semaphore};
+use tokio_util::sync::CancellationToken;
 
 /// How long a Redis that does not answer is waited for at the start.
 const REDIS_START: Duration = Duration::from_secs(30);
@@ -86,10 +87,10 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listener: TcpListen
         worker::start(&gateway, &tasks, &beats, config.workers);
     }
     let address = listener.local_addr()?;
-    let server = axum::serve(NoDelay(listener), http::router(app)).with_graceful_shutdown({
-        let tasks = tasks.clone();
-        async move { tasks.stopped().await }
-    });
+    // The door stays open while steps in hand finish: POST is told to come back, GET still answers.
+    let closing = CancellationToken::new();
+    let server =
+        axum::serve(NoDelay(listener), http::router(app)).with_graceful_shutdown(closing.clone().cancelled_owned());
     // Outside the tasks: answers in hand may outlive the last step by a little.
     let mut server = tokio::spawn(async move { server.await });
     tracing::info!(%address, ?role, "ready");
@@ -103,6 +104,7 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listener: TcpListen
         drained = tasks.drained(DRAIN) => drained,
         () = second(again) => false,
     };
+    closing.cancel();
     if tokio::time::timeout(LAST_ANSWERS, &mut server).await.is_err() {
         server.abort();
     }

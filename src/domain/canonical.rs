@@ -9,7 +9,7 @@
 //!
 //! Changing any of this changes every key: see the version in `key.rs`, and the golden vectors.
 
-use crate::domain::run;
+use crate::domain::span;
 use serde_json::{Map, Value};
 
 /// A number's canonical exponent does not fit in 64 bits.
@@ -64,7 +64,7 @@ pub fn string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let mut rest = text.as_bytes();
     loop {
-        let at = run::plain(rest);
+        let at = span::plain(rest);
         out.extend_from_slice(&rest[..at]);
         let Some(&special) = rest.get(at) else { break };
         match special {

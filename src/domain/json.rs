@@ -4,7 +4,7 @@
 //! `$serde_json::private::Number` and `...::RawValue` of a stranger's object for its own secret marks, and does not say
 //! in which member an unpaired surrogate stands. Knows nothing of streams: the text of one value is in memory.
 
-use crate::domain::{canonical, problem, run};
+use crate::domain::{canonical, problem, span};
 use bytes::Bytes;
 use serde::{
     Deserialize, Deserializer,
@@ -225,7 +225,7 @@ impl Parser<'_> {
         let mut text = String::new();
         loop {
             let rest = &self.text.as_bytes()[self.at..];
-            let plain = run::plain(rest);
+            let plain = span::plain(rest);
             text.push_str(&self.text[self.at..self.at + plain]);
             self.at += plain + 1;
             match rest.get(plain) {

@@ -1,7 +1,7 @@
 //! Who is asking. Open (one team, `default`) only on a loopback address, and then not for foreign web pages.
 
 use super::{
-    App,
+    App, body,
     error::{ApiError, Code},
 };
 use axum::{
@@ -34,9 +34,16 @@ pub(super) async fn require_team(
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let team = app.auth.team(request.headers())?;
-    request.extensions_mut().insert(team);
-    Ok(next.run(request).await)
+    match app.auth.team(request.headers()) {
+        Ok(team) => {
+            request.extensions_mut().insert(team);
+            Ok(next.run(request).await)
+        }
+        Err(error) => {
+            body::drain(request.into_body()).await;
+            Err(error)
+        }
+    }
 }
 
 impl Auth {

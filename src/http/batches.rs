@@ -40,18 +40,29 @@ pub(super) async fn submit(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    Query::parse(query.as_deref(), &[])?;
-    if app.tasks.stopping() {
-        return Err(ApiError::new(Code::Draining, "this gateway is shutting down; send it again"));
-    }
-    let kind = body_kind(&headers)?;
-    check_length(&headers, app.max_body)?;
-    let key = idempotency_key(&headers)?;
+    let (kind, key) = match check_head(&app, query.as_deref(), &headers) {
+        Ok(head) => head,
+        Err(error) => {
+            body::drain(body).await;
+            return Err(error);
+        }
+    };
     let incoming = Incoming::new(body, app.max_body, content_type(&headers));
     // In a task of its own: a client that goes away must not leave a half-read upload behind.
     let tasks = app.tasks.clone();
     let accepting = tasks.spawn(async move { accept(&app, &team.0, kind, key, incoming).await });
     accepting.await.unwrap_or_else(|_| Err(ApiError::new(Code::Unavailable, "this request hit a fault of ours")))
+}
+
+/// What can be refused before the body is read.
+fn check_head(app: &App, query: Option<&str>, headers: &HeaderMap) -> Result<(BodyKind, Option<String>), ApiError> {
+    Query::parse(query, &[])?;
+    if app.tasks.stopping() {
+        return Err(ApiError::new(Code::Draining, "this gateway is shutting down; send it again"));
+    }
+    let kind = body_kind(headers)?;
+    check_length(headers, app.max_body)?;
+    Ok((kind, idempotency_key(headers)?))
 }
 
 async fn accept(

@@ -54,20 +54,30 @@ impl Incoming {
         self.digest.clone().finalize().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
     }
 
-    /// Reads what a client is still sending, within bounds, before it is told of an error.
-    pub(super) async fn drain(mut self) {
-        let reading = async {
-            let mut read = 0;
-            while let Some(Ok(piece)) = self.stream.next().await {
-                read += piece.len() as u64;
-                if read > DRAIN_BYTES {
-                    return;
-                }
-            }
-        };
-        // Running out of time is as good an end as any.
-        let _ = tokio::time::timeout(DRAIN_TIME, reading).await;
+    /// See [`drain`].
+    pub(super) async fn drain(self) {
+        drain_stream(self.stream).await;
     }
+}
+
+/// Reads what a client is still sending, within bounds, before it is told of an error: closing a connection with
+/// unread bytes would reset it, and the answer with it.
+pub(super) async fn drain(body: Body) {
+    drain_stream(body.into_data_stream()).await;
+}
+
+async fn drain_stream(mut stream: BodyDataStream) {
+    let reading = async {
+        let mut read = 0;
+        while let Some(Ok(piece)) = stream.next().await {
+            read += piece.len() as u64;
+            if read > DRAIN_BYTES {
+                return;
+            }
+        }
+    };
+    // Running out of time is as good an end as any.
+    let _ = tokio::time::timeout(DRAIN_TIME, reading).await;
 }
 
 pub(super) fn too_large(max: u64) -> ApiError {

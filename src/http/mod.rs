@@ -19,6 +19,7 @@ use crate::{
 };
 use axum::{
     Router,
+    body::Body,
     extract::{DefaultBodyLimit, Request, State},
     http::{HeaderValue, Method},
     middleware::{self, Next},
@@ -66,8 +67,12 @@ pub fn router(app: App) -> Router {
         .route("/healthz", get(ops::healthz))
         .route("/readyz", get(ops::readyz))
         .route("/openapi.yaml", get(ops::openapi))
-        .fallback(|| async { ApiError::new(Code::NotFound, "there is no such path; see /openapi.yaml") })
-        .method_not_allowed_fallback(|method: Method| async move {
+        .fallback(|body: Body| async {
+            body::drain(body).await;
+            ApiError::new(Code::NotFound, "there is no such path; see /openapi.yaml")
+        })
+        .method_not_allowed_fallback(|method: Method, body: Body| async move {
+            body::drain(body).await;
             ApiError::wrong_method(format!("{method} is not a method of this path; see /openapi.yaml"))
         })
         .layer(DefaultBodyLimit::disable())
@@ -91,7 +96,10 @@ async fn around(State(app): State<App>, mut request: Request, next: Next) -> Res
     let span = tracing::info_span!("http", %method, route, request_id = id.0);
     let foreign = app.auth.refuses_origin(request.headers());
     let mut response = match foreign {
-        Some(refusal) => refusal.into_response(),
+        Some(refusal) => {
+            body::drain(request.into_body()).await;
+            refusal.into_response()
+        }
         None => next.run(request).instrument(span.clone()).await,
     };
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {

@@ -19,11 +19,14 @@ use crate::{
         StoreError,
         chunks::{Chunk, NewChunk},
         commit::{Committed, Delta, Settled, fragment_name},
-        pages::{FrameWriter, Run},
+        pages::{FrameRow, FrameWriter},
         record::{FRAME_BYTES, Known},
     },
 };
 use std::collections::BTreeMap;
+
+/// No answer has more tokens; what a provider reports beyond is not counted. A million such stay within 63 bits.
+const MAX_TOKENS: u64 = 1_000_000_000_000;
 
 /// The wire ids of a chunk's questions.
 pub fn wire_ids(chunk: &Chunk) -> WireIds {
@@ -101,7 +104,7 @@ async fn write_fragments(
     held: &Held<'_>,
     settlement: &Settlement,
     sizes: &Sizes,
-) -> Result<Vec<(u32, Run)>, StoreError> {
+) -> Result<Vec<(u32, FrameRow)>, StoreError> {
     let mut pages: BTreeMap<u32, Wanted<'_>> = BTreeMap::new();
     for (item, _) in &settlement.answered {
         for place in &item.places {
@@ -197,9 +200,10 @@ fn delta(held: &Held<'_>, settlement: &Settlement) -> Delta {
     for (item, usage) in &settlement.answered {
         delta.succeeded += u64::from(item.results());
         let Usage { input_tokens, cached_input_tokens, output_tokens } = usage;
-        delta.usage.input_tokens += input_tokens;
-        delta.usage.cached_input_tokens += cached_input_tokens;
-        delta.usage.output_tokens += output_tokens;
+        let add = |sum: &mut u64, tokens: &u64| *sum += (*tokens).min(MAX_TOKENS);
+        add(&mut delta.usage.input_tokens, input_tokens);
+        add(&mut delta.usage.cached_input_tokens, cached_input_tokens);
+        add(&mut delta.usage.output_tokens, output_tokens);
     }
     for (item, failure) in &settlement.failed {
         let count = match failure.code.ending() {

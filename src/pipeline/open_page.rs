@@ -6,7 +6,7 @@ use crate::{
     domain::{id::BatchId, key::CacheKey},
     store::{
         Store, StoreError,
-        pages::{ACCEPT, Run},
+        pages::{ACCEPT, FrameRow},
         record::{Known, ManifestPage},
     },
 };
@@ -20,8 +20,8 @@ pub struct OpenPage {
     batch: BatchId,
     page: u32,
     pub manifest: ManifestPage,
-    runs: Vec<(Source, Run)>,
-    /// Which run and frame holds a key's outcome.
+    rows: Vec<(Source, FrameRow)>,
+    /// Which row and frame holds a key's outcome.
     place: HashMap<CacheKey, (usize, u32)>,
     kept: VecDeque<((usize, u32), HashMap<CacheKey, Known>)>,
 }
@@ -32,12 +32,12 @@ impl OpenPage {
         let Some(manifest) = store.manifest(batch, page).await? else { return Ok(None) };
         let source = |name: &str| if name == ACCEPT { Source::Cache } else { Source::Provider };
         let fragments = store.fragments(batch, page).await?;
-        let runs: Vec<(Source, Run)> = fragments.into_iter().map(|(name, run)| (source(&name), run)).collect();
+        let rows: Vec<(Source, FrameRow)> = fragments.into_iter().map(|(name, row)| (source(&name), row)).collect();
         let (place, kept) = Default::default();
-        let mut open = OpenPage { batch, page, manifest, runs, place, kept };
-        for run in 0..open.runs.len() {
-            for frame in 0..open.runs[run].1.frames {
-                if !open.load(store, (run, frame)).await? {
+        let mut open = OpenPage { batch, page, manifest, rows, place, kept };
+        for row in 0..open.rows.len() {
+            for frame in 0..open.rows[row].1.frames {
+                if !open.load(store, (row, frame)).await? {
                     return Ok(None);
                 }
             }
@@ -56,7 +56,7 @@ impl OpenPage {
         if !self.kept.iter().any(|(kept, _)| *kept == at) && !self.load(store, at).await? {
             return Ok(Looked::Gone);
         }
-        let source = self.runs[at.0].0;
+        let source = self.rows[at.0].0;
         let frame = self.kept.iter().find(|(kept, _)| *kept == at).map(|(_, frame)| frame);
         Ok(match frame.and_then(|frame| frame.get(key)) {
             Some(known) => Looked::Known(Box::new(known.clone()), source),
@@ -65,8 +65,8 @@ impl OpenPage {
     }
 
     async fn load(&mut self, store: &Store, at: (usize, u32)) -> Result<bool, StoreError> {
-        let run = &self.runs[at.0].1;
-        let Some(records) = store.fragment_frame(self.batch, self.page, run, at.1).await? else { return Ok(false) };
+        let row = &self.rows[at.0].1;
+        let Some(records) = store.fragment_frame(self.batch, self.page, row, at.1).await? else { return Ok(false) };
         for (key, _) in &records {
             self.place.entry(*key).or_insert(at);
         }

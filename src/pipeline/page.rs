@@ -150,8 +150,8 @@ impl PageBuilder {
             let (head, body) = line.to_record();
             writer.push(&head, body).await?;
         }
-        let run = writer.finish().await?;
-        gateway.store.publish_sealed(self.batch, page, &run).await
+        let row = writer.finish().await?;
+        gateway.store.publish_sealed(self.batch, page, &row).await
     }
 
     async fn write_open(
@@ -167,8 +167,8 @@ impl PageBuilder {
             for (key, outcome) in known {
                 writer.push_known(key, outcome).await?;
             }
-            let run = writer.finish().await?;
-            store.publish_fragment(self.batch, page, &run).await?;
+            let row = writer.finish().await?;
+            store.publish_fragment(self.batch, page, &row).await?;
         }
         let mut spool = Frame::default();
         let mut spooled = HashSet::new();

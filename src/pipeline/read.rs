@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     domain::{id::BatchId, progress::Progress},
-    store::{StoreError, pages::Run, record::FRAME_BYTES},
+    store::{StoreError, pages::FrameRow, record::FRAME_BYTES},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -41,7 +41,7 @@ pub struct Reader {
 
 /// Where in a sealed page the reader is.
 struct SealedPlace {
-    run: Run,
+    row: FrameRow,
     frame: u32,
     /// Results in the frames before.
     before: usize,
@@ -87,15 +87,15 @@ impl Reader {
     async fn sealed_lines(&mut self) -> Result<Option<Vec<ResultLine>>, StoreError> {
         let store = &self.gateway.store;
         if self.sealed.is_none() {
-            let run = store.sealed_run(self.batch, self.page).await?;
-            self.sealed = run.map(|run| SealedPlace { run, frame: 0, before: 0 });
+            let row = store.sealed_row(self.batch, self.page).await?;
+            self.sealed = row.map(|row| SealedPlace { row, frame: 0, before: 0 });
         }
         let Some(place) = &mut self.sealed else { return Ok(None) };
-        if place.frame >= place.run.frames {
+        if place.frame >= place.row.frames {
             self.turn_page();
             return Ok(Some(Vec::new()));
         }
-        let records = store.sealed_frame(self.batch, self.page, &place.run, place.frame).await?;
+        let records = store.sealed_frame(self.batch, self.page, &place.row, place.frame).await?;
         let skip = self.within.saturating_sub(place.before);
         place.before += records.len();
         place.frame += 1;
@@ -109,7 +109,7 @@ impl Reader {
         let gateway = Arc::clone(&self.gateway);
         let Some(mut page) = OpenPage::look(&gateway.store, self.batch, self.page).await? else {
             // Sealed since we looked, or its batch was deleted under our eyes.
-            if gateway.store.sealed_run(self.batch, self.page).await?.is_none() {
+            if gateway.store.sealed_row(self.batch, self.page).await?.is_none() {
                 return Err(StoreError::corrupt(
                     format!("page {} of {}", self.page, self.batch),
                     "neither open nor sealed",

@@ -45,9 +45,9 @@ async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: 
             Looked::Unknown => return Err(StoreError::corrupt("open page", "complete, and yet a result is unknown")),
         }
     }
-    let run = writer.finish().await?;
+    let row = writer.finish().await?;
     let settings = &gateway.settings;
-    match store.seal_page(claim, &run, settings.retention, settings.lease * 3).await? {
+    match store.seal_page(claim, &row, settings.retention, settings.lease * 3).await? {
         Sealed::Ended => {
             tracing::info!(batch = %claim.batch, "batch ended");
             metrics::counter!("batchgate_batches_ended_total").increment(1);

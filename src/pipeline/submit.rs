@@ -83,6 +83,8 @@ pub struct Submission<'g> {
     fields: Vec<FieldText>,
     raw: record::Frame,
     raw_prompts: usize,
+    /// Prompts of a JSON body, all pages.
+    raw_total: u64,
     resolver: Option<Resolver>,
     problems: Problems,
     /// When the upload's progress was last noted.
@@ -100,22 +102,20 @@ impl<'g> Submission<'g> {
         let created_at = clock::now_ms();
         let batch = BatchId::new(created_at, &rand::random());
         gateway.store.begin_upload(batch).await?;
-        let (extent, fields, raw, problems) = Default::default();
-        let team = team.to_owned();
-        let (raw_prompts, resolver) = (0, None);
         Ok(Submission {
             gateway,
             batch,
-            team,
+            team: team.to_owned(),
             kind,
             lock,
             created_at,
-            extent,
-            fields,
-            raw,
-            raw_prompts,
-            resolver,
-            problems,
+            extent: Extent::default(),
+            fields: Vec::new(),
+            raw: record::Frame::default(),
+            raw_prompts: 0,
+            raw_total: 0,
+            resolver: None,
+            problems: Problems::default(),
             noted: Instant::now(),
         })
     }
@@ -174,6 +174,7 @@ impl<'g> Submission<'g> {
         render: impl Fn(BatchId, &Progress) -> String,
     ) -> Result<Progress, SubmitError> {
         self.resolve_fields();
+        self.refuse_too_many()?;
         self.read_raw().await?;
         let mut resolver = self.resolver.take().expect("resolve_fields made one");
         if !self.problems.is_empty() {
@@ -194,6 +195,7 @@ impl<'g> Submission<'g> {
     async fn spool_raw(&mut self, text: &PromptText) -> Result<(), SubmitError> {
         self.raw.push(&text.position.to_be_bytes(), &text.bytes);
         self.raw_prompts += 1;
+        self.raw_total += 1;
         if self.raw_prompts < RAW_PROMPTS && self.raw.len() < RAW_BYTES {
             return Ok(());
         }
@@ -217,6 +219,16 @@ impl<'g> Submission<'g> {
         }
         let rest = std::mem::take(&mut self.raw);
         if rest.is_empty() { Ok(()) } else { self.take_records(record::Frame::unpack(&rest.pack())?).await }
+    }
+
+    /// The prompts of a JSON body are counted before the second pass: far too many are refused without their work.
+    fn refuse_too_many(&mut self) -> Result<(), SubmitError> {
+        let samples = self.resolver.as_ref().map_or(1, |resolver| resolver.options.samples);
+        if self.raw_total.saturating_mul(samples) <= Options::MAX_RESULTS {
+            return Ok(());
+        }
+        self.problems.push(Problem::new("/prompts", None, too_many_results()));
+        Err(SubmitError::Invalid(Box::new(std::mem::take(&mut self.problems))))
     }
 
     async fn take_records(&mut self, records: Vec<(bytes::Bytes, bytes::Bytes)>) -> Result<(), SubmitError> {
@@ -469,9 +481,7 @@ impl Resolver {
         self.waiting = None;
         self.results += self.options.samples;
         if self.results > Options::MAX_RESULTS && self.results - self.options.samples <= Options::MAX_RESULTS {
-            let most = Options::MAX_RESULTS;
-            let message = format!("prompts times samples exceed {most}: send several batches");
-            problems.push(Problem::new(format!("/prompts/{}", text.position), text.line, message));
+            problems.push(Problem::new(format!("/prompts/{}", text.position), text.line, too_many_results()));
         }
         match Prompt::parse(text, &self.options, &gateway.routes) {
             Ok(prompt) => self.accept(gateway, text, prompt, problems),
@@ -538,6 +548,10 @@ impl Resolver {
             refused: waiting.refused.clone(),
         })
     }
+}
+
+fn too_many_results() -> String {
+    format!("prompts times samples exceed {}: send several batches", Options::MAX_RESULTS)
 }
 
 fn too_large(wire_bytes: u64, limits: &crate::domain::limits::BatchLimits) -> Failure {

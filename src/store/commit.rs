@@ -4,7 +4,7 @@
 use super::{
     Store, StoreError,
     chunks::{Lease, NewChunk},
-    pages::Run,
+    pages::FrameRow,
     record::{self, StoredAnswer},
 };
 use crate::{
@@ -39,7 +39,7 @@ pub struct Settled<'a> {
     /// How many questions ended without an answer.
     pub failed: usize,
     /// Fragments written for the batch's open pages; the MULTI makes them live.
-    pub fragments: &'a [(u32, Run)],
+    pub fragments: &'a [(u32, FrameRow)],
     /// What is asked again.
     pub follow_ups: &'a [NewChunk],
     pub delta: Delta,
@@ -163,11 +163,11 @@ impl Store {
                 pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(clock::millis(cache_ttl)).ignore();
             }
         }
-        for (page, run) in *fragments {
+        for (page, row) in *fragments {
             let directory = self.keys.fragments(chunk.batch, *page);
-            pipe.hset(directory, chunk.number, run.to_stored()).ignore();
-            for frame in 0..run.frames {
-                pipe.persist(self.keys.fragment(chunk.batch, *page, &run.name, frame)).ignore();
+            pipe.hset(directory, chunk.number, row.to_stored()).ignore();
+            for frame in 0..row.frames {
+                pipe.persist(self.keys.fragment(chunk.batch, *page, &row.name, frame)).ignore();
             }
         }
         for follow_up in *follow_ups {
@@ -246,9 +246,9 @@ impl Store {
         let pages: std::collections::BTreeSet<u32> =
             items.iter().flat_map(|item| &item.places).map(|at| at.page).collect();
         for page in pages {
-            let live = self.fragments(chunk.batch, page).await?.into_iter().any(|(_, run)| run.name == name);
+            let live = self.fragments(chunk.batch, page).await?.into_iter().any(|(_, row)| row.name == name);
             if !live {
-                self.remove_run(|frame| self.keys.fragment(chunk.batch, page, &name, frame)).await?;
+                self.remove_row(|frame| self.keys.fragment(chunk.batch, page, &name, frame)).await?;
             }
         }
         Ok(())

@@ -12,22 +12,22 @@ use crate::domain::{
 use bytes::Bytes;
 use std::collections::HashMap;
 
-/// A run of frames in Redis under one name, as the directories of a batch remember it.
+/// A row of frames in Redis under one name, as the directories of a batch remember it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct FrameRow {
     pub name: String,
     pub frames: u32,
 }
 
-impl Run {
+impl FrameRow {
     pub fn to_stored(&self) -> String {
         format!("{}:{}", self.name, self.frames)
     }
 
-    pub fn from_stored(text: &str) -> Result<Run, StoreError> {
+    pub fn from_stored(text: &str) -> Result<FrameRow, StoreError> {
         let parsed = text.rsplit_once(':').and_then(|(name, frames)| Some((name.to_owned(), frames.parse().ok()?)));
         let (name, frames) = parsed.ok_or_else(|| StoreError::corrupt("page directory", text))?;
-        Ok(Run { name, frames })
+        Ok(FrameRow { name, frames })
     }
 }
 
@@ -113,11 +113,11 @@ impl<'a> FrameWriter<'a> {
     }
 
     /// Writes what is left and says what was written.
-    pub async fn finish(mut self) -> Result<Run, StoreError> {
+    pub async fn finish(mut self) -> Result<FrameRow, StoreError> {
         if !self.frame.is_empty() {
             self.flush().await?;
         }
-        Ok(Run { name: self.name, frames: self.written })
+        Ok(FrameRow { name: self.name, frames: self.written })
     }
 }
 
@@ -146,25 +146,25 @@ impl Store {
     }
 
     /// Makes a fragment written before any batch exists a live one: accept's hits and refusals.
-    pub async fn publish_fragment(&self, batch: BatchId, page: u32, run: &Run) -> Result<(), StoreError> {
+    pub async fn publish_fragment(&self, batch: BatchId, page: u32, row: &FrameRow) -> Result<(), StoreError> {
         let mut hset = redis::cmd("HSET");
-        hset.arg(self.keys.fragments(batch, page)).arg(ACCEPT).arg(run.to_stored());
+        hset.arg(self.keys.fragments(batch, page)).arg(ACCEPT).arg(row.to_stored());
         Ok(hset.query_async(&mut self.main.clone()).await?)
     }
 
     /// Makes a page sealed before its batch exists: accept's pages of hits only.
-    pub async fn publish_sealed(&self, batch: BatchId, page: u32, run: &Run) -> Result<(), StoreError> {
+    pub async fn publish_sealed(&self, batch: BatchId, page: u32, row: &FrameRow) -> Result<(), StoreError> {
         let mut hset = redis::cmd("HSET");
-        hset.arg(self.keys.sealed_pages(batch)).arg(page).arg(run.to_stored());
+        hset.arg(self.keys.sealed_pages(batch)).arg(page).arg(row.to_stored());
         Ok(hset.query_async(&mut self.main.clone()).await?)
     }
 
     /// The live fragments of an open page, with their sources: `accept`, or a chunk's number.
-    pub async fn fragments(&self, batch: BatchId, page: u32) -> Result<Vec<(String, Run)>, StoreError> {
+    pub async fn fragments(&self, batch: BatchId, page: u32) -> Result<Vec<(String, FrameRow)>, StoreError> {
         let ask = self.keys.fragments(batch, page);
         let stored: HashMap<String, String> =
             redis::cmd("HGETALL").arg(ask).query_async(&mut self.main.clone()).await?;
-        stored.into_iter().map(|(source, run)| Ok((source, Run::from_stored(&run)?))).collect()
+        stored.into_iter().map(|(source, row)| Ok((source, FrameRow::from_stored(&row)?))).collect()
     }
 
     /// One frame of a fragment; `None` if it is gone (the page was sealed meanwhile).
@@ -172,20 +172,20 @@ impl Store {
         &self,
         batch: BatchId,
         page: u32,
-        run: &Run,
+        row: &FrameRow,
         frame: u32,
     ) -> Result<Option<Vec<(CacheKey, Known)>>, StoreError> {
-        let Some(stored) = self.get(&self.keys.fragment(batch, page, &run.name, frame)).await? else { return Ok(None) };
+        let Some(stored) = self.get(&self.keys.fragment(batch, page, &row.name, frame)).await? else { return Ok(None) };
         let records = Frame::unpack(&stored)?;
         records.into_iter().map(|(head, body)| record::read_known(&head, body)).collect::<Result<_, _>>().map(Some)
     }
 
     /// Which of these pages is sealed, and under which name.
-    pub async fn sealed_run(&self, batch: BatchId, page: u32) -> Result<Option<Run>, StoreError> {
+    pub async fn sealed_row(&self, batch: BatchId, page: u32) -> Result<Option<FrameRow>, StoreError> {
         let mut hget = redis::cmd("HGET");
         hget.arg(self.keys.sealed_pages(batch)).arg(page);
         let stored: Option<String> = hget.query_async(&mut self.main.clone()).await?;
-        stored.map(|text| Run::from_stored(&text)).transpose()
+        stored.map(|text| FrameRow::from_stored(&text)).transpose()
     }
 
     /// One frame of a sealed page: result lines and bodies, in order.
@@ -193,10 +193,10 @@ impl Store {
         &self,
         batch: BatchId,
         page: u32,
-        run: &Run,
+        row: &FrameRow,
         frame: u32,
     ) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        let name = self.keys.sealed(batch, page, &run.name, frame);
+        let name = self.keys.sealed(batch, page, &row.name, frame);
         let stored = self.get(&name).await?.ok_or_else(|| StoreError::corrupt(&name, "absent"))?;
         Frame::unpack(&stored)
     }
@@ -223,8 +223,8 @@ impl Store {
     /// Removes what an open page needed, once it is sealed. Repeatable; frames go before the directory that names them.
     pub async fn remove_open_page(&self, batch: BatchId, page: u32) -> Result<(), StoreError> {
         let mut names = Vec::new();
-        for (_, run) in self.fragments(batch, page).await? {
-            names.extend((0..run.frames).map(|n| self.keys.fragment(batch, page, &run.name, n)));
+        for (_, row) in self.fragments(batch, page).await? {
+            names.extend((0..row.frames).map(|n| self.keys.fragment(batch, page, &row.name, n)));
         }
         names.extend([self.keys.manifest(batch, page), self.keys.spool(batch, page)]);
         self.unlink(&names).await?;

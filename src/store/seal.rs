@@ -1,6 +1,6 @@
 //! The seal queue: pages a commit touched. Entries are leased like chunks, and a page becomes sealed once.
 
-use super::{Store, StoreError, pages::Run, script};
+use super::{Store, StoreError, pages::FrameRow, script};
 use crate::{clock, domain::id::BatchId};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ impl Store {
     pub async fn seal_page(
         &self,
         claim: &PageClaim,
-        run: &Run,
+        row: &FrameRow,
         retention: Duration,
         grace: Duration,
     ) -> Result<Sealed, StoreError> {
@@ -54,10 +54,10 @@ impl Store {
         let keys = &self.keys;
         call.key(keys.batch(claim.batch)).key(keys.sealed_pages(claim.batch)).key(keys.seal());
         call.key(keys.open_batches()).key(keys.chores());
-        for frame in 0..run.frames {
-            call.key(keys.sealed(claim.batch, claim.page, &run.name, frame));
+        for frame in 0..row.frames {
+            call.key(keys.sealed(claim.batch, claim.page, &row.name, frame));
         }
-        call.arg(claim.batch.hex()).arg(claim.page).arg(run.to_stored());
+        call.arg(claim.batch.hex()).arg(claim.page).arg(row.to_stored());
         call.arg(self.skew_ms).arg(clock::millis(retention)).arg(clock::millis(grace));
         let answer: String = call.invoke_async(&mut self.main.clone()).await?;
         match answer.as_str() {
@@ -69,8 +69,8 @@ impl Store {
         }
     }
 
-    pub(super) async fn remove_sealed(&self, batch: BatchId, page: u32, run: &Run) -> Result<(), StoreError> {
-        let frames: Vec<String> = (0..run.frames).map(|n| self.keys.sealed(batch, page, &run.name, n)).collect();
+    pub(super) async fn remove_sealed(&self, batch: BatchId, page: u32, row: &FrameRow) -> Result<(), StoreError> {
+        let frames: Vec<String> = (0..row.frames).map(|n| self.keys.sealed(batch, page, &row.name, n)).collect();
         self.unlink(&frames).await
     }
 

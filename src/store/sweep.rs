@@ -2,7 +2,7 @@
 
 use super::{
     Store, StoreError,
-    pages::{ACCEPT, Run},
+    pages::{ACCEPT, FrameRow},
     script,
     uploads::IDLE_MS,
 };
@@ -129,20 +129,20 @@ impl Store {
         for page in 0..pages {
             self.remove_open_page(batch, page).await?;
             // Frames accept wrote but did not live to enter into a directory.
-            self.remove_run(|n| self.keys.sealed(batch, page, ACCEPT, n)).await?;
-            self.remove_run(|n| self.keys.fragment(batch, page, ACCEPT, n)).await?;
+            self.remove_row(|n| self.keys.sealed(batch, page, ACCEPT, n)).await?;
+            self.remove_row(|n| self.keys.fragment(batch, page, ACCEPT, n)).await?;
         }
         let directory = self.keys.sealed_pages(batch);
-        let runs: HashMap<u32, String> =
+        let rows: HashMap<u32, String> =
             redis::cmd("HGETALL").arg(&directory).query_async(&mut self.main.clone()).await?;
-        for (page, run) in runs {
-            self.remove_sealed(batch, page, &Run::from_stored(&run)?).await?;
+        for (page, row) in rows {
+            self.remove_sealed(batch, page, &FrameRow::from_stored(&row)?).await?;
         }
         self.unlink(&[directory, self.keys.starts(batch)]).await
     }
 
     /// Removes frames from the first on until one is not there.
-    pub(super) async fn remove_run(&self, name: impl Fn(u32) -> String) -> Result<(), StoreError> {
+    pub(super) async fn remove_row(&self, name: impl Fn(u32) -> String) -> Result<(), StoreError> {
         let mut frame = 0;
         while redis::cmd("UNLINK").arg(name(frame)).query_async::<u8>(&mut self.main.clone()).await? == 1 {
             frame += 1;

@@ -31,11 +31,11 @@ fn finish(reader: &mut Reader, mut draft: Draft, options: &Options, routes: &Rou
         // Before they are laid in: then their numbers are still the author's.
         validate::messages(reader, "/messages", messages);
     }
-    let model = model(reader, &draft, options)?;
+    let (model, model_at) = model(reader, &draft, options)?;
     let route = match routes.find(&model) {
         Ok(route) => route,
         Err(message) => {
-            reader.note("", message);
+            reader.note(&model_at, message);
             return None;
         }
     };
@@ -59,11 +59,13 @@ fn finish(reader: &mut Reader, mut draft: Draft, options: &Options, routes: &Rou
     })
 }
 
-/// The model the body will name, before it is laid in: it decides who answers, and so how the rest is laid in.
-fn model(reader: &mut Reader, draft: &Draft, options: &Options) -> Option<String> {
+/// The model the body will name and where it stands, before it is laid in: it decides who answers, and so how the rest
+/// is laid in. The batch's own is told of where a prompt's would stand.
+fn model(reader: &mut Reader, draft: &Draft, options: &Options) -> Option<(String, String)> {
     let own = [(draft.own.get("model"), draft.own_at), (draft.fields.params.get("model"), "/params")];
     if let Some((Some(model), home)) = own.into_iter().find(|(model, _)| model.is_some()) {
-        return reader.model(&format!("{home}/model"), model.clone());
+        let at = format!("{home}/model");
+        return reader.model(&at, model.clone()).map(|model| (model, at));
     }
     if draft.facade {
         reader.note(
@@ -78,7 +80,7 @@ fn model(reader: &mut Reader, draft: &Draft, options: &Options) -> Option<String
     if found.is_none() && !options.faulty && !reader.has_noted("/model") {
         reader.note("/model", "is missing: name a model here or for the whole batch");
     }
-    found
+    found.map(|model| (model, "/model".to_owned()))
 }
 
 fn endpoint(reader: &mut Reader, draft: &Draft, model: &str, route: &Route) -> Option<Endpoint> {
@@ -91,8 +93,9 @@ fn endpoint(reader: &mut Reader, draft: &Draft, model: &str, route: &Route) -> O
         return Some(endpoint);
     }
     let known: Vec<String> = fitting.iter().map(|endpoint| format!("`{}`", endpoint.path())).collect();
+    // Where no endpoint was named, the model's is taken, and fits.
     reader.note(
-        "",
+        if draft.facade { "/url" } else { "/endpoint" },
         format!(
             "`{}` does not fit model {}, which goes to {} ({}): use {}",
             endpoint.path(),

@@ -43,6 +43,8 @@ enum State {
 
 #[derive(Clone, Copy)]
 enum Part {
+    /// A body that is no object: read to its end, to tell what is not JSON from what is not a batch.
+    Body,
     Name,
     Field,
     Prompt,
@@ -93,7 +95,10 @@ impl JsonBody {
         }
     }
 
-    pub(super) fn finish(self) -> Result<(), FrameError> {
+    pub(super) fn finish(mut self) -> Result<(), FrameError> {
+        if let Some((Part::Body, cut)) = self.cut.take() {
+            return Err(cut.end().map_or_else(|fault| self.uncut(Part::Body, fault), |_| self.no_object()));
+        }
         match (&self.state, self.prompts) {
             (State::End, Some(1..)) => Ok(()),
             (State::End, Some(0)) => Err(self.invalid("/prompts", "is empty: a batch has at least one prompt")),
@@ -112,10 +117,7 @@ impl JsonBody {
     fn step(&mut self, byte: u8) -> Result<Option<State>, FrameError> {
         Ok(Some(match (self.state, byte) {
             (State::Body, b'{') => State::NameOrEnd,
-            (State::Body, b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => {
-                return Err(self.invalid("", "the body must be an object with `prompts`"));
-            }
-            (State::Body, _) => return Err(self.broken("no value begins like this")),
+            (State::Body, _) => return Ok(self.cut(Part::Body)),
             (State::NameOrEnd | State::AfterMember, b'}') => State::End,
             (State::NameOrEnd | State::Name, b'"') => return Ok(self.cut(Part::Name)),
             (State::NameOrEnd | State::Name, _) => return Err(self.broken("a member name must be a string")),
@@ -146,6 +148,7 @@ impl JsonBody {
 
     fn cut(&mut self, part: Part) -> Option<State> {
         let (depth, bound) = match part {
+            Part::Body => (0, self.bounds.field_bytes),
             Part::Name | Part::Field => (1, self.bounds.field_bytes - self.field_bytes),
             Part::Prompt => (2, self.bounds.frame_bytes),
         };
@@ -155,6 +158,7 @@ impl JsonBody {
 
     fn finished(&mut self, part: Part, whole: Bytes, frames: &mut Vec<Frame>) -> Result<State, FrameError> {
         match part {
+            Part::Body => Err(self.no_object()),
             Part::Name => {
                 self.field_bytes += whole.len();
                 self.fields += 1;
@@ -207,6 +211,10 @@ impl JsonBody {
         FrameError::Malformed(Problem::new(self.pointer(), None, format!("not JSON at byte {at} of the body: {what}")))
     }
 
+    fn no_object(&self) -> FrameError {
+        self.invalid("", "the body must be an object with `prompts`")
+    }
+
     fn invalid(&self, pointer: &str, message: &str) -> FrameError {
         FrameError::Invalid(Problem::new(pointer, None, message))
     }
@@ -214,6 +222,7 @@ impl JsonBody {
     fn uncut(&self, part: Part, fault: CutFault) -> FrameError {
         match (fault, part) {
             (CutFault::Broken { at, what }, _) => self.broken_at(at, what),
+            (CutFault::TooLarge { .. }, Part::Body) => self.no_object(),
             (CutFault::TooLarge { bound }, Part::Prompt) => FrameError::TooLarge(Problem::new(
                 self.pointer(),
                 None,

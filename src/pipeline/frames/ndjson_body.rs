@@ -4,7 +4,7 @@ use super::{
     Bounds, Frame, FrameError,
     cut::{ByteOrderMark, Cut, CutFault, space},
 };
-use crate::domain::{batch::FieldText, json, problem::Problem, prompt::PromptText, run};
+use crate::domain::{batch::FieldText, json, problem::Problem, prompt::PromptText, span};
 use bytes::Bytes;
 
 pub(super) struct NdjsonBody {
@@ -52,7 +52,7 @@ impl NdjsonBody {
         self.offset += skipped as u64;
         let mut rest = &bytes[skipped..];
         loop {
-            let end = run::line(rest);
+            let end = span::line(rest);
             self.feed(&rest[..end])?;
             if end == rest.len() {
                 return Ok(());

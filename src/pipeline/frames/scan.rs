@@ -7,7 +7,7 @@
 //!   |  --[--> ValueOrEnd
 //! ```
 
-use crate::domain::{json::MAX_NESTING, run};
+use crate::domain::{json::MAX_NESTING, span};
 
 /// Not JSON from this byte of the slice on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Scanner {
         let mut at = 0;
         while at < bytes.len() {
             if let State::Text { name } = self.state {
-                at += run::plain(&bytes[at..]);
+                at += span::plain(&bytes[at..]);
                 match bytes.get(at) {
                     None => break,
                     Some(b'"') if name => self.state = State::Colon,

@@ -20,4 +20,5 @@ else
 end
 if ARGV[4] ~= '' then redis.call('SET', KEYS[7], ARGV[4], 'PX', ARGV[5]) end
 redis.call('DEL', KEYS[8])
+redis.call('ZREM', KEYS[6], 'upload:' .. ARGV[1])
 return 'ok'
