@@ -1,4 +1,5 @@
 //! The integration tests, one binary: stories told against running gateways, real Redis and two simulators.
+#![expect(clippy::panic, clippy::print_stderr, reason = "a story that fails says what it saw")]
 
 mod architecture;
 mod bad_input;

@@ -22,7 +22,7 @@ async fn ends(world: &mut World, seconds: u64) -> ExitStatus {
 
 async fn an_idle_gateway_ends_at_once(kind: Kind) {
     let mut world = World::new(kind).await;
-    world.gateways[0].process.terminate();
+    world.gateways[0].process.signal("TERM");
     assert_eq!(ends(&mut world, 3).await.code(), Some(0));
 }
 
@@ -36,7 +36,7 @@ async fn running_batches_need_no_drain_and_the_next_gateway_goes_on(kind: Kind) 
         if object["chunks"]["running"] == 4 { Ok(()) } else { Err(object) }
     })
     .await;
-    world.gateways[0].process.terminate();
+    world.gateways[0].process.signal("TERM");
     assert_eq!(ends(&mut world, 5).await.code(), Some(0));
     world.kill_gateway();
     world.sim.advance(1_100.0).await;
@@ -59,11 +59,14 @@ async fn while_it_drains_posts_are_refused_and_reads_go_on(kind: Kind) {
         if object["chunks"]["submitting"] == 1 { Ok(()) } else { Err(object) }
     })
     .await;
-    world.gateways[0].process.terminate();
+    world.gateways[0].process.signal("TERM");
     until("the gateway to say that it is not ready", async || {
         let ready = world.client().try_send(world.client().request(reqwest::Method::GET, "/readyz")).await;
         match ready {
-            Ok(reply) if reply.status == 503 => Ok(drop(reply.refused(503, "draining"))),
+            Ok(reply) if reply.status == 503 => {
+                reply.refused(503, "draining");
+                Ok(())
+            }
             other => Err(format!("{other:?}")),
         }
     })
@@ -91,7 +94,7 @@ async fn a_create_in_hand_is_finished(kind: Kind) {
         if object["chunks"]["submitting"] == 2 { Ok(()) } else { Err(object) }
     })
     .await;
-    world.gateways[0].process.terminate();
+    world.gateways[0].process.signal("TERM");
     assert_eq!(ends(&mut world, 10).await.code(), Some(0));
     world.kill_gateway();
     world.sim.clear_faults().await;
@@ -116,13 +119,13 @@ async fn a_second_signal_ends_it_at_once(kind: Kind) {
     })
     .await;
     let process = &world.gateways[0].process;
-    process.terminate();
+    process.signal("TERM");
     until("the first signal to be heard", async || {
         let said = process.said();
         if said.contains("stopping") { Ok(()) } else { Err(said) }
     })
     .await;
-    process.terminate();
+    process.signal("TERM");
     let status = ends(&mut world, 3).await;
     assert_ne!(status.code(), None, "it ends by itself, not by the signal: {status}");
     world.kill_gateway();

@@ -10,4 +10,6 @@ mod drains;
 mod lines;
 mod poison;
 mod redis_away;
+mod redis_full;
 mod windows;
+mod zombies;

@@ -2,7 +2,7 @@
 
 use crate::support::{
     Batch, Kind, Prompt, World, check, claude, for_both, gpt,
-    prompt::{CLAUDE, GPT},
+    prompt::{CLAUDE, Expected, GPT},
 };
 use serde_json::{Value, json};
 
@@ -12,6 +12,7 @@ for_both!(
     what_is_nearer_to_the_prompt_wins,
     providers_and_models_are_cut_into_their_own_chunks,
     numbers_and_strange_texts_arrive_as_they_were_written,
+    numbers_with_exponents_are_what_the_oracle_reads,
 );
 
 fn user(text: &str) -> Value {
@@ -162,4 +163,27 @@ async fn numbers_and_strange_texts_arrive_as_they_were_written(kind: Kind) {
     }));
     check(&world, &Batch::of(prompts.clone())).await;
     check(&world, &Batch::of(prompts).ndjson()).await;
+}
+
+/// Their canonical form is the oracle's affair: it is asked.
+async fn numbers_with_exponents_are_what_the_oracle_reads(kind: Kind) {
+    let world = World::new(kind).await;
+    let mut prompts = Vec::new();
+    for (n, spelling) in ["0.1", "1e-7", "5E-1", "0.30000000000000004", "1.0", "-0.0", "2E0"].iter().enumerate() {
+        let temperature: Value = serde_json::from_str(spelling).expect("a number");
+        let body = json!({"model": GPT, "max_completion_tokens": 100, "messages": user(&format!("number {n}")), "temperature": temperature});
+        let sent = json!({"model": GPT, "messages": body["messages"], "params": {"temperature": temperature}});
+        let told = world.sim.oracle("openai", &body).await;
+        prompts.push(Prompt::new(sent, body).answers(told["text"].clone(), "stop"));
+    }
+    let batch = Batch::of(prompts);
+    let object = batch.post(world.client()).await.accepted();
+    world.client().ended(object["id"].as_str().expect("an id")).await;
+    let results = world.client().results(object["id"].as_str().expect("an id")).await;
+    for (prompt, result) in batch.prompts.iter().zip(&results) {
+        let Expected::Answer { completion, .. } = &prompt.expected else { continue };
+        assert_eq!(result["completion"], *completion, "{}", prompt.body);
+    }
+    let again = batch.post(world.client()).await.accepted();
+    assert_eq!(again["counts"]["cached"], 7, "{again}");
 }

@@ -5,7 +5,7 @@ use crate::support::{
     check::{answered, paid},
     claude,
     client::id,
-    for_both, gpt,
+    for_both, gpt, nothing_is_left_behind,
 };
 use std::collections::BTreeMap;
 
@@ -28,4 +28,9 @@ async fn three_thousand_prompts_in_chunks_of_a_hundred_over_two_gateways(kind: K
     let other = world.gateways[1].client.results(id(&object)).await;
     assert_eq!(other, first.results);
     again(&world, &batch, &first).await;
+    nothing_is_left_behind(&world).await;
+    for gateway in &world.gateways {
+        let log = gateway.process.said();
+        assert!(!log.contains("question 1") && !log.contains("echo "), "no prompt and no answer in a log");
+    }
 }

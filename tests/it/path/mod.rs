@@ -3,7 +3,9 @@
 mod answers;
 mod bodies;
 mod cache_modes;
+mod cache_trust;
 mod cancel;
+mod deleting;
 mod failures;
 mod forms;
 mod idempotency;

@@ -116,8 +116,8 @@ async fn follow_sends_each_result_as_soon_as_all_before_it_are_known(kind: Kind)
     assert_eq!(later.until_lines(1).await[0]["index"], 3);
     finish(&world, &batch, &id).await;
     let all = world.client().results(&id).await;
-    assert_eq!(stream.to_the_end().await, all, "it stays open to the end");
-    assert_eq!(later.to_the_end().await, all[3..]);
+    assert_eq!(stream.read_on().await, all, "it stays open to the end");
+    assert_eq!(later.read_on().await, all[3..]);
     right(&batch, &all);
 }
 
@@ -143,7 +143,7 @@ impl Follow {
         lines(&self.text)
     }
 
-    async fn to_the_end(mut self) -> Vec<Value> {
+    async fn read_on(mut self) -> Vec<Value> {
         while let Some(piece) = self.reply.next().await {
             self.text.push_str(std::str::from_utf8(&piece.expect("a clean end")).expect("UTF-8"));
         }

@@ -55,11 +55,6 @@ impl Client {
         self.send(self.request(Method::POST, path).header("content-type", kind).body(body)).await
     }
 
-    /// `POST /batches` with a JSON body, accepted.
-    pub(crate) async fn submit(&self, body: &Value) -> Value {
-        self.post("/batches", JSON, body.to_string()).await.accepted()
-    }
-
     /// The batch object as it is now.
     pub(crate) async fn batch(&self, id: &str) -> Value {
         let object = self.get(&format!("/batches/{id}")).await.ok();

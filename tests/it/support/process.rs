@@ -30,10 +30,6 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Its status, once it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child of ours can be waited for")
@@ -46,11 +42,11 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// SIGTERM: what an orchestrator sends first.
-    pub(crate) fn terminate(&self) {
+    /// `TERM` is what an orchestrator sends first; `STOP` and `CONT` put it to sleep and wake it.
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("there is a kill command");
-        assert!(sent.success(), "SIGTERM to {} ({pid})", self.name);
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(&pid).status().expect("there is a kill command");
+        assert!(sent.success(), "SIG{name} to {} ({pid})", self.name);
     }
 
     /// Bytes of memory it holds.

@@ -17,7 +17,6 @@ pub(crate) enum Kind {
 }
 
 pub(crate) struct Sim {
-    pub(crate) kind: Kind,
     base: String,
     http: reqwest::Client,
     /// Held for its drop.
@@ -45,7 +44,7 @@ impl Sim {
             base.map(|base| base.trim().to_owned()).ok_or(said)
         })
         .await;
-        Sim { kind, base, http: reqwest::Client::new(), _process: process }
+        Sim { base, http: reqwest::Client::new(), _process: process }
     }
 
     pub(crate) fn anthropic(&self) -> String {

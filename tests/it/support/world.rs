@@ -59,11 +59,6 @@ impl World {
         &self.gateways[0].client
     }
 
-    /// Settings for gateways started from now on.
-    pub(crate) fn set(&mut self, name: &str, value: &str) {
-        self.env.insert(name.to_owned(), value.to_owned());
-    }
-
     pub(crate) fn env(&self) -> &Env {
         &self.env
     }
