@@ -111,11 +111,7 @@ async fn too_many_results_are_refused() {
     let prompts = vec!["\"a\""; 1_000].join(", ");
     let lines = "\"a\"\n".repeat(1_000);
     check(vec![
-        json(
-            format!("{{\"model\": \"gpt-5-mini\", \"samples\": 1000, \"prompts\": [5, {prompts}]}}"),
-            422,
-            "/prompts/1000",
-        ),
+        json(format!("{{\"model\": \"gpt-5-mini\", \"samples\": 1000, \"prompts\": [5, {prompts}]}}"), 422, "/prompts"),
         ndjson(
             format!("{{\"batch\": {{\"model\": \"gpt-5-mini\", \"samples\": 1000}}}}\n5\n{lines}"),
             422,

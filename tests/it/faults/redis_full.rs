@@ -47,6 +47,7 @@ async fn a_full_redis_takes_nothing_and_loses_nothing(kind: Kind) {
     limit(&world, "0").await;
     settles(&world, &batch(), id(&object)).await;
     nothing_is_left_behind(&world).await;
+    world.sim.settings(json!({"anthropic": {"in_progress_s": 0.1}})).await;
     check(&world, &Batch::of([claude("not now")])).await;
 }
 

@@ -48,13 +48,6 @@ impl Process {
         let sent = Command::new("kill").arg(format!("-{name}")).arg(&pid).status().expect("there is a kill command");
         assert!(sent.success(), "SIG{name} to {} ({pid})", self.name);
     }
-
-    /// Bytes of memory it holds.
-    pub(crate) fn rss(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0");
-        line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) * 1024
-    }
 }
 
 impl Drop for Process {

@@ -58,12 +58,4 @@ impl World {
     pub(crate) fn client(&self) -> &Client {
         &self.gateways[0].client
     }
-
-    pub(crate) fn env(&self) -> &Env {
-        &self.env
-    }
-
-    pub(crate) fn dir(&self) -> &std::path::Path {
-        self.dir.path()
-    }
 }
