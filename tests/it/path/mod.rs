@@ -6,6 +6,7 @@ mod cache_modes;
 mod cache_trust;
 mod cancel;
 mod deleting;
+mod endpoints;
 mod failures;
 mod forms;
 mod idempotency;

@@ -107,6 +107,9 @@ impl Prompt {
     }
 
     pub(crate) fn last_user_text(&self) -> String {
+        if let Some(text) = ["input", "prompt"].iter().find_map(|name| self.body[name].as_str()) {
+            return text.to_owned();
+        }
         let messages = self.body["messages"].as_array().expect("a body has messages");
         let user = messages.iter().rev().find(|message| message["role"] == "user").expect("somebody asks something");
         match &user["content"] {
