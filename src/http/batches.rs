@@ -54,11 +54,15 @@ pub(super) async fn submit(
     accepting.await.unwrap_or_else(|_| Err(ApiError::new(Code::Unavailable, "this request hit a fault of ours")))
 }
 
+fn draining() -> ApiError {
+    ApiError::new(Code::Draining, "this gateway is shutting down; send it again")
+}
+
 /// What can be refused before the body is read.
 fn check_head(app: &App, query: Option<&str>, headers: &HeaderMap) -> Result<(BodyKind, Option<String>), ApiError> {
     Query::parse(query, &[])?;
     if app.tasks.stopping() {
-        return Err(ApiError::new(Code::Draining, "this gateway is shutting down; send it again"));
+        return Err(draining());
     }
     let kind = body_kind(headers)?;
     check_length(headers, app.max_body)?;
@@ -112,7 +116,11 @@ async fn read_and_create(
     incoming: &mut Incoming,
 ) -> Result<(BatchId, Progress), ApiError> {
     let mut submission = Submission::begin(&app.gateway, team, kind, lock).await?;
-    match read(kind, incoming, &mut submission).await {
+    let read = tokio::select! {
+        read = read(kind, incoming, &mut submission) => read,
+        () = app.tasks.stopped() => Err(draining()),
+    };
+    match read {
         Ok(()) => Ok(submission.finish(&incoming.digest(), object::head).await?),
         Err(error) => {
             if let Err(left) = submission.abandon().await {

@@ -30,11 +30,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Redis did not answer, or refused: try again later. Nothing is lost by waiting.
-    #[error("redis: {0}")]
+    #[error("redis: {}", clipped(.0))]
     Away(#[from] redis::RedisError),
     /// Something stored cannot be read. Trying again will not help; the rest goes on.
     #[error("stored {what}: {why}")]
     Corrupt { what: String, why: String },
+}
+
+/// A failed pipeline tells of each of its commands; the beginning says enough.
+fn clipped(error: &redis::RedisError) -> String {
+    error.to_string().chars().take(300).collect()
 }
 
 impl StoreError {
