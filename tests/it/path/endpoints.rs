@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 for_both!(every_endpoint_in_one_batch, vectors_and_moderations_have_no_samples);
 
 /// A native prompt, and the body it becomes.
+#[expect(clippy::needless_pass_by_value, reason = "callers make the value for this call")]
 fn native(endpoint: &str, sent: Value, body: Value) -> Prompt {
     Prompt::new(json!({"endpoint": endpoint, "body": sent}), body)
 }
