@@ -174,11 +174,15 @@ pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreEr
     let mut harvest = Harvest::new(held, remote, &items);
     while let Some(line) = lines.next().await {
         match line {
-            Ok(line) => harvest.take(line).await?,
+            Ok(line) => {
+                if harvest.take(line).await? == Staged::Lost {
+                    return Ok(After::Finished);
+                }
+            }
             Err(error) => return held.later(&error).await, // truncated or stalled: an error to retry, not an end
         }
     }
-    let (ledger, sizes) = harvest.finish().await?;
+    let Some((ledger, sizes)) = harvest.finish().await? else { return Ok(After::Finished) };
     if ledger.strays() > 0 {
         metrics::counter!("batchgate_stray_lines_total").increment(ledger.strays());
         tracing::warn!(chunk = %held.chunk.id, remote, strays = ledger.strays(), "result lines that name no question of the chunk");
@@ -210,6 +214,14 @@ async fn foreign(held: &Held<'_>, remote: &str, adopted: &Adopted) -> Result<Aft
 /// Packed size of each staged answer: what bounds the slices in which they are read back.
 pub type Sizes = HashMap<CacheKey, usize>;
 
+/// What became of an answer on its way into Redis.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Staged {
+    Well,
+    /// Another dispatch has the chunk; what was staged is gone again.
+    Lost,
+}
+
 /// Enters lines into the ledger and stages answers in groups.
 struct Harvest<'a> {
     held: &'a Held<'a>,
@@ -233,7 +245,7 @@ impl<'a> Harvest<'a> {
         Harvest { held, ledger, from, group: Vec::new(), group_bytes: 0, sizes: Sizes::new() }
     }
 
-    async fn take(&mut self, line: Line) -> Result<(), StoreError> {
+    async fn take(&mut self, line: Line) -> Result<Staged, StoreError> {
         let verdict = match &line.outcome {
             LineOutcome::Final(Outcome::Answered(answer)) => {
                 Verdict::Answered(answer.reading.usage.unwrap_or_default())
@@ -243,9 +255,11 @@ impl<'a> Harvest<'a> {
             LineOutcome::Expired => Verdict::Expired,
         };
         let (recorded, key) = self.ledger.record(&line.custom_id, verdict);
-        let (Some(key), LineOutcome::Final(Outcome::Answered(answer))) = (key, line.outcome) else { return Ok(()) };
+        let (Some(key), LineOutcome::Final(Outcome::Answered(answer))) = (key, line.outcome) else {
+            return Ok(Staged::Well);
+        };
         if !matches!(recorded, Recorded::First | Recorded::Better) {
-            return Ok(());
+            return Ok(Staged::Well);
         }
         let from = Provenance { request_id: answer.request_id, ..self.from.clone() };
         let packed = record::pack_cached(&key, &StoredAnswer { reading: answer.reading, from, body: answer.body });
@@ -253,23 +267,31 @@ impl<'a> Harvest<'a> {
         self.group_bytes += packed.len();
         self.group.push((key, packed));
         if self.group.len() >= GROUP_ANSWERS || self.group_bytes >= GROUP_BYTES {
-            self.flush().await?;
+            return self.flush().await;
         }
-        Ok(())
+        Ok(Staged::Well)
     }
 
-    async fn flush(&mut self) -> Result<(), StoreError> {
+    /// Stages the group, and takes it all back if the chunk was lost meanwhile: the dispatch's chore may have run.
+    async fn flush(&mut self) -> Result<Staged, StoreError> {
         self.group_bytes = 0;
         let group = std::mem::take(&mut self.group);
+        let (gateway, lease) = (self.held.gateway, self.held.lease);
         if group.is_empty() {
-            return Ok(());
+            return Ok(Staged::Well);
         }
-        let gateway = self.held.gateway;
-        gateway.store.stage(&self.held.lease.token, &group, gateway.settings.cache_ttl).await
+        gateway.store.stage(&lease.token, &group, gateway.settings.cache_ttl).await?;
+        if gateway.store.holds(lease).await? {
+            return Ok(Staged::Well);
+        }
+        tracing::warn!(chunk = %lease.chunk, "lost the chunk while reading its results; nothing was changed");
+        gateway.store.unstage(&lease.token, self.sizes.keys()).await?;
+        Ok(Staged::Lost)
     }
 
-    async fn finish(mut self) -> Result<(Ledger, Sizes), StoreError> {
-        self.flush().await?;
-        Ok((self.ledger, self.sizes))
+    /// `None` if the chunk was lost.
+    async fn finish(mut self) -> Result<Option<(Ledger, Sizes)>, StoreError> {
+        let staged = self.flush().await?;
+        Ok((staged == Staged::Well).then_some((self.ledger, self.sizes)))
     }
 }

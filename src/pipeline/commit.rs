@@ -70,6 +70,7 @@ pub async fn settle_staged(held: &Held<'_>, settlement: Settlement, sizes: &Size
         Committed::Lost => {
             metrics::counter!("batchgate_fences_lost_total").increment(1);
             tracing::warn!(chunk = %held.chunk.id, "lost the chunk before its commit; nothing was changed");
+            store.unstage(&held.lease.token, answered.iter()).await?;
         }
     }
     Ok(After::Finished)

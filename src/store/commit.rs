@@ -84,6 +84,12 @@ impl Store {
         Ok(pipe.query_async(&mut self.main.clone()).await?)
     }
 
+    /// Removes staged answers of a dispatch that lost its chunk: the chore that would have may have run already.
+    pub async fn unstage(&self, token: &Token, keys: impl Iterator<Item = &CacheKey>) -> Result<(), StoreError> {
+        let names: Vec<String> = keys.map(|key| self.keys.staged(token, key)).collect();
+        self.unlink(&names).await
+    }
+
     /// Staged answers, read back to be packed for their readers. All must be there.
     pub async fn staged(&self, token: &Token, keys: &[CacheKey]) -> Result<Vec<(CacheKey, StoredAnswer)>, StoreError> {
         let names: Vec<String> = keys.iter().map(|key| self.keys.staged(token, key)).collect();

@@ -42,6 +42,13 @@ impl Store {
         Ok(call.invoke_async::<u8>(&mut self.lease.clone()).await? == 1)
     }
 
+    /// True while the chunk is this dispatch's.
+    pub async fn holds(&self, held: &Lease) -> Result<bool, StoreError> {
+        let fence: Option<String> =
+            redis::cmd("GET").arg(self.keys.fence(held.chunk)).query_async(&mut self.lease.clone()).await?;
+        Ok(fence.as_deref() == Some(held.token.as_str()))
+    }
+
     /// Counts a step that failed in a living worker, as so many claims that ran out.
     pub async fn strike(&self, held: &Lease, weight: u32) -> Result<(), StoreError> {
         let mut call = script!("strike").prepare_invoke();

@@ -22,7 +22,7 @@ impl Redis {
 
     fn spawn(dir: &Path, nth: u32) -> Process {
         let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]);
+        command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
         command.arg("--unixsocket").arg(dir.join("redis.sock")).arg("--dir").arg(dir);
         Process::start(&format!("redis-{nth}"), command, dir)
     }
