@@ -1,5 +1,8 @@
 //! A chunk whose claim runs out again and again: whoever works on it dies or fails there. It must not be recovered for
 //! ever. What was never submitted is quarantined; what has a provider id is paid for, so it only waits longer each time.
+//!
+//! A process that is killed takes innocent chunks along, so ten of those count as much as three steps that failed, by
+//! panic or on something stored that cannot be read, in a worker that lived on.
 
 use super::{
     commit,
@@ -14,10 +17,14 @@ use crate::{
     store::{StoreError, chunks::Release},
 };
 
+/// Claims that ran out without a step before a chunk is set apart.
+pub const MAX_RECLAIMS: u32 = 10;
+/// What a step that failed in a living worker counts beside the claim that then runs out: three make ten.
+pub const STRIKE: u32 = 3;
 const FIRST_WAIT_MS: u64 = 60_000;
 const LAST_WAIT_MS: u64 = 3_600_000;
 
-/// Quarantines the chunk, or makes it wait: 1, 2, 4, ... minutes, then an hour each time.
+/// Quarantines the chunk, or makes it wait: from a minute, doubled with every further reclaim, to an hour each time.
 pub async fn set_apart(held: &Held<'_>, reclaims: u32) -> Result<After, StoreError> {
     let state = held.chunk.state.clone();
     tracing::error!(chunk = %held.chunk.id, state = state.word(), reclaims, "claims of this chunk run out without progress");
@@ -25,7 +32,7 @@ pub async fn set_apart(held: &Held<'_>, reclaims: u32) -> Result<After, StoreErr
     if state == ChunkState::Planned {
         match held.gateway.store.items(held.chunk.id).await {
             Ok(items) => {
-                let message = "the gateway failed three times at sending this prompt's chunk; nothing was bought";
+                let message = "the gateway failed again and again at sending this prompt's chunk; nothing was bought";
                 let failure = Failure::ours(FailureCode::Quarantined, message);
                 return commit::settle(held, Settlement::all(items, &failure)).await;
             }
@@ -34,7 +41,7 @@ pub async fn set_apart(held: &Held<'_>, reclaims: u32) -> Result<After, StoreErr
             Err(away) => return Err(away),
         }
     }
-    let wait = FIRST_WAIT_MS.saturating_mul(1 << reclaims.saturating_sub(3).min(10)).min(LAST_WAIT_MS);
+    let wait = FIRST_WAIT_MS.saturating_mul(1 << reclaims.saturating_sub(MAX_RECLAIMS).min(6)).min(LAST_WAIT_MS);
     let fields = vec![("reclaims", reclaims.to_string()), ("backed_off", reclaims.to_string())];
     held.step(&[state.word()], &state, fields, Release::After(wait)).await
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub lease: Lease,
-    /// How often its claim ran out without a step.
+    /// How often its claim ran out without a step; a step that failed in a living worker counts several times.
     pub reclaims: u32,
     /// Redis's clock at the claim.
     pub now: Millis,
@@ -40,6 +40,14 @@ impl Store {
         call.key(self.keys.fence(held.chunk)).key(self.keys.claimed());
         call.arg(held.chunk.to_string()).arg(held.token.as_str()).arg(clock::millis(lease)).arg(self.skew_ms);
         Ok(call.invoke_async::<u8>(&mut self.lease.clone()).await? == 1)
+    }
+
+    /// Counts a step that failed in a living worker, as so many claims that ran out.
+    pub async fn strike(&self, held: &Lease, weight: u32) -> Result<(), StoreError> {
+        let mut call = script!("strike").prepare_invoke();
+        call.key(self.keys.fence(held.chunk)).key(self.keys.chunk(held.chunk));
+        call.arg(held.token.as_str()).arg(weight);
+        Ok(call.invoke_async(&mut self.lease.clone()).await?)
     }
 
     /// Lets go of a claim on a chunk that has nothing to be done.

@@ -9,7 +9,7 @@ mod step;
 use crate::{
     domain::id::Token,
     lifecycle::{Heartbeats, Tasks},
-    pipeline::{Gateway, seal},
+    pipeline::{Gateway, poison, seal},
     store::{StoreError, queue::Claim},
 };
 use guard::Guard;
@@ -71,19 +71,32 @@ async fn work(gateway: &Arc<Gateway>, tasks: &Tasks, claim: Claim) {
     tokio::select! {
         done = stepping => match done {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::error!(%chunk, %error, "step failed; the claim runs out and it is tried again");
-                metrics::counter!("batchgate_steps_failed_total").increment(1);
+            Ok(Err(error @ StoreError::Away(_))) => failed(&claim, &error.to_string()),
+            Ok(Err(error @ StoreError::Corrupt { .. })) => {
+                failed(&claim, &error.to_string());
+                strike(gateway, &claim).await;
             }
             Err(panic) => {
-                tracing::error!(%chunk, %panic, "step panicked; the claim runs out and it is tried again");
-                metrics::counter!("batchgate_steps_failed_total").increment(1);
+                failed(&claim, &panic.to_string());
+                strike(gateway, &claim).await;
             }
         },
         () = guard.lost() => {
             tracing::warn!(%chunk, "lost the claim; the step stops");
             abort.abort();
         }
+    }
+}
+
+fn failed(claim: &Claim, error: &str) {
+    tracing::error!(chunk = %claim.lease.chunk, error, "step failed; the claim runs out and it is tried again");
+    metrics::counter!("batchgate_steps_failed_total").increment(1);
+}
+
+/// The chunk itself is to blame, as far as one can see.
+async fn strike(gateway: &Gateway, claim: &Claim) {
+    if let Err(error) = gateway.store.strike(&claim.lease, poison::STRIKE).await {
+        tracing::warn!(chunk = %claim.lease.chunk, %error, "count a failed step");
     }
 }
 

@@ -14,9 +14,6 @@ use crate::{
 /// Steps taken in one claim before it is looked at anew: a chunk passes at most through all its states.
 const MAX_STEPS: usize = 12;
 
-/// Claims that ran out without a step before a chunk is set apart.
-const MAX_RECLAIMS: u32 = 3;
-
 /// Steps a claimed chunk until it is given back.
 pub(super) async fn run(gateway: &Gateway, claim: &Claim) -> Result<(), StoreError> {
     for _ in 0..MAX_STEPS {
@@ -42,7 +39,7 @@ async fn one(gateway: &Gateway, claim: &Claim) -> Result<After, StoreError> {
         Some(_) => None,
     };
     let held = Held { gateway, lease: &claim.lease, chunk: &chunk, ending, now: claim.now };
-    if claim.reclaims >= MAX_RECLAIMS && claim.reclaims != chunk.backed_off {
+    if claim.reclaims >= poison::MAX_RECLAIMS && claim.reclaims != chunk.backed_off {
         return poison::set_apart(&held, claim.reclaims).await;
     }
     match &chunk.state {
