@@ -56,6 +56,7 @@ async fn a_sleeper_in_a_download_wakes_too_late(kind: Kind) {
     let awake = world.start_gateway().await.client.clone();
     let ended = awake.ended(id(&object)).await;
     let results = awake.results(id(&object)).await;
+    nothing_is_left_behind(&world).await; // all is swept before the sleeper wakes
     wake(&world).await;
     let told = answered(&world, &batch, id(&object)).await;
     assert_eq!((&told.object, &told.results), (&ended, &results), "ended means ended");

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 for_both!(every_endpoint_in_one_batch, vectors_and_moderations_have_no_samples);
 
 /// A native prompt, and the body it becomes.
-#[expect(clippy::needless_pass_by_value, reason = "callers make the value for this call")]
-fn native(endpoint: &str, sent: Value, body: Value) -> Prompt {
+fn native(endpoint: &str, sent: &Value, body: Value) -> Prompt {
     Prompt::new(json!({"endpoint": endpoint, "body": sent}), body)
 }
 
@@ -37,10 +36,10 @@ async fn every_endpoint_in_one_batch(kind: Kind) {
     let vectors = json!({"model": "text-embedding-3-small", "input": ["one", "two"]});
     let moderation = json!({"model": "omni-moderation-latest", "input": "bad [[flag]]"});
     let batch = Batch::of([
-        native("/v1/responses", response.clone(), with(response.clone(), "max_output_tokens", 100)),
-        native("/v1/completions", completion.clone(), with(completion.clone(), "max_tokens", 100)),
-        native("/v1/embeddings", vectors.clone(), vectors.clone()),
-        native("/v1/moderations", moderation.clone(), moderation.clone()),
+        native("/v1/responses", &response, with(response.clone(), "max_output_tokens", 100)),
+        native("/v1/completions", &completion, with(completion.clone(), "max_tokens", 100)),
+        native("/v1/embeddings", &vectors, vectors.clone()),
+        native("/v1/moderations", &moderation, moderation.clone()),
         gpt("chat"),
         claude("messages"),
         Prompt::new(
@@ -74,7 +73,7 @@ async fn vectors_and_moderations_have_no_samples(kind: Kind) {
     let world = World::new(kind).await;
     let vector = |text: &str| {
         let body = json!({"model": "text-embedding-3-small", "input": text});
-        native("/v1/embeddings", body.clone(), body)
+        native("/v1/embeddings", &body, body.clone())
     };
     let batch = Batch::of([vector("a"), vector("b"), vector("a"), vector("a")]);
     let (object, first) = results(&world, &batch).await;
