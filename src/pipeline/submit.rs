@@ -218,7 +218,7 @@ impl<'g> Submission<'g> {
             self.take_records(records).await?;
         }
         let rest = std::mem::take(&mut self.raw);
-        if rest.is_empty() { Ok(()) } else { self.take_records(record::Frame::unpack(&rest.pack())?).await }
+        if rest.is_empty() { Ok(()) } else { self.take_records(rest.into_records()?).await }
     }
 
     /// The prompts of a JSON body are counted before the second pass: far too many are refused without their work.

@@ -52,15 +52,23 @@ impl Frame {
 
     /// The records of a packed frame; slices of one buffer.
     pub fn unpack(stored: &[u8]) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
-        let mut raw = decompress(strip_version(stored, "frame")?, "frame")?;
-        let mut records = Vec::new();
-        while !raw.is_empty() {
-            let head = take_part(&mut raw, "frame")?;
-            let body = take_part(&mut raw, "frame")?;
-            records.push((head, body));
-        }
-        Ok(records)
+        records(decompress(strip_version(stored, "frame")?, "frame")?)
     }
+
+    /// The records of a frame that was never packed.
+    pub fn into_records(self) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+        records(self.raw.freeze())
+    }
+}
+
+fn records(mut raw: Bytes) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
+    let mut records = Vec::new();
+    while !raw.is_empty() {
+        let head = take_part(&mut raw, "frame")?;
+        let body = take_part(&mut raw, "frame")?;
+        records.push((head, body));
+    }
+    Ok(records)
 }
 
 fn compress(raw: &[u8], out: &mut Vec<u8>) {
