@@ -159,10 +159,9 @@ async fn replay(app: &App, first: &FirstAnswer, mut incoming: Incoming) -> Resul
         return Err(ApiError::new(Code::IdempotencyMismatch, detail));
     }
     let batch = BatchId::parse(&first.batch).ok_or_else(unknown_batch)?;
+    // Results are inlined again if they were the first time: sealed pages never change. They went with a deleted batch.
     let progress = app.gateway.store.progress(batch).await?;
-    let progress = progress.ok_or_else(unknown_batch)?;
-    // Results are inlined again if they were the first time: sealed pages never change.
-    let inline = Some(progress).filter(|progress| first.ended && object::is_inline(progress));
+    let inline = progress.filter(|progress| first.ended && object::is_inline(progress));
     let answer = object::respond(&app.gateway, StatusCode::ACCEPTED, batch, &first.body, inline.as_ref()).await?;
     Ok(created(answer, batch, true))
 }

@@ -12,6 +12,7 @@ use serde_json::json;
 
 for_both!(
     the_first_answer_comes_again_whole,
+    of_a_deleted_batch_the_first_answer_comes_without_results,
     another_body_under_the_same_key_is_refused,
     a_request_still_in_work_is_said_to_be,
     an_error_frees_the_key,
@@ -43,6 +44,27 @@ async fn the_first_answer_comes_again_whole(kind: Kind) {
     let replayed = keyed(world.client(), "k2", kind, body.clone()).await;
     assert_eq!((&replayed.text, replayed.header("idempotency-replayed")), (&known.text, "true"));
     assert_ne!(id(&known.json()), id(&first.json()), "another key is another batch");
+    again(&world, &batch, &told).await;
+}
+
+async fn of_a_deleted_batch_the_first_answer_comes_without_results(kind: Kind) {
+    let world = World::new(kind).await;
+    let batch = Batch::of([claude("a"), gpt("b")]);
+    let (kind, body) = batch.body();
+    let first = keyed(world.client(), "k", kind, body.clone()).await;
+    let told = answered(&world, &batch, id(&first.accepted())).await;
+    let ended = keyed(world.client(), "k2", kind, body.clone()).await;
+    assert_eq!(ended.accepted()["status"], "ended");
+    for (key, first) in [("k", first), ("k2", ended)] {
+        let path = format!("/batches/{}", id(&first.json()));
+        world.client().send(world.client().request(Method::DELETE, &path)).await.ok();
+        let replayed = keyed(world.client(), key, kind, body.clone()).await;
+        let mut expect = first.json();
+        expect["results"] = json!(null);
+        assert_eq!((replayed.status, replayed.json()), (202, expect));
+        assert_eq!((replayed.header("idempotency-replayed"), replayed.header("location")), ("true", &path[..]));
+        world.client().get(&path).await.refused(404, "not_found");
+    }
     again(&world, &batch, &told).await;
 }
 

@@ -1,6 +1,7 @@
-//! A client of the public API. Checks what must hold at every read: counts add up, errors are problem documents.
+//! A client of the public API. Checks what must hold at every read: counts add up, errors are problem documents, and
+//! every answer is one that `openapi.yaml` promises.
 
-use super::wait;
+use super::{contract::CONTRACT, wait};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -34,12 +35,15 @@ impl Client {
 
     /// Sends and reads to the end; `Err` if there is no whole answer.
     pub(crate) async fn try_send(&self, request: reqwest::RequestBuilder) -> Result<Reply, reqwest::Error> {
-        let reply = request.send().await?;
+        let request = request.build()?;
+        let (method, path) = (request.method().clone(), request.url().path().to_owned());
+        let reply = self.http.execute(request).await?;
         let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
         let reply = Reply { status, headers, text: reply.text().await? };
         if status >= 400 {
             reply.is_a_problem_document();
         }
+        CONTRACT.hold(&method, &path, &reply);
         Ok(reply)
     }
 

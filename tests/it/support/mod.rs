@@ -4,6 +4,7 @@
 pub(crate) mod batch;
 pub(crate) mod check;
 pub(crate) mod client;
+pub(crate) mod contract;
 pub(crate) mod dir;
 pub(crate) mod gateway;
 pub(crate) mod leftovers;
