@@ -4,6 +4,7 @@
 mod architecture;
 mod bad_input;
 mod contract;
+mod deployment;
 mod faults;
 mod path;
 mod provider_contract;
