@@ -83,7 +83,12 @@ struct Listeners {
 }
 
 async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listeners) -> anyhow::Result<bool> {
-    let gateway = Arc::new(gateway(config, redis_url).await?);
+    // A Redis that does not answer is waited for, but not past the order to stop: process 1 of a container has no other end.
+    let told_to_stop = lifecycle::signal()?;
+    let gateway = tokio::select! {
+        gateway = gateway(config, redis_url) => Arc::new(gateway?),
+        () = told_to_stop => return Ok(true),
+    };
     let (tasks, beats) = (Tasks::default(), Heartbeats::default());
     let app = App {
         gateway: Arc::clone(&gateway),

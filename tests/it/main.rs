@@ -5,6 +5,7 @@ mod architecture;
 mod bad_input;
 mod contract;
 mod docs;
+mod deployment;
 mod faults;
 mod path;
 mod provider_contract;

@@ -1,7 +1,15 @@
 //! SIGTERM: no new work, what is in hand is finished, and the process ends with 0, soon.
 
 use crate::support::{
-    Batch, Kind, World, claude, client::id, for_both, gpt, nothing_is_left_behind, settles, until, wait::within,
+    Batch, Kind, World, claude,
+    client::id,
+    dir::Dir,
+    for_both,
+    gateway::{Env, command},
+    gpt, nothing_is_left_behind,
+    process::Process,
+    settles, until,
+    wait::within,
 };
 use serde_json::json;
 use std::{process::ExitStatus, time::Duration};
@@ -12,6 +20,7 @@ for_both!(
     while_it_drains_posts_are_refused_and_reads_go_on,
     a_create_in_hand_is_finished,
     a_second_signal_ends_it_at_once,
+    one_that_still_waits_for_redis_ends_at_once,
 );
 
 /// The first gateway's end, which must come within so many seconds.
@@ -132,4 +141,20 @@ async fn a_second_signal_ends_it_at_once(kind: Kind) {
     world.sim.clear_faults().await;
     world.start_gateway().await;
     settles(&world, &batch, id(&object)).await;
+}
+
+/// As process 1 of a container it would else ignore the signal, and be killed after the whole grace period.
+async fn one_that_still_waits_for_redis_ends_at_once(kind: Kind) {
+    let mut world = World::empty(kind, &[]).await;
+    world.redis.kill();
+    let dir = Dir::new();
+    let mut process = Process::start("early", command(&world.redis, &world.sim, &Env::new()), dir.path());
+    until("it to wait for redis", async || {
+        let said = process.said();
+        if said.contains("redis does not answer yet") { Ok(()) } else { Err(said) }
+    })
+    .await;
+    process.signal("TERM");
+    let status = within(Duration::from_secs(3), "it to end", async || process.ended().ok_or("it runs")).await;
+    assert_eq!(status.code(), Some(0), "it ended by itself, and not by the signal");
 }
