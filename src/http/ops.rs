@@ -4,6 +4,7 @@ use super::{
     App,
     error::{ApiError, Code},
 };
+use crate::pipeline::account;
 use axum::{
     extract::State,
     http::header,
@@ -34,6 +35,9 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, ApiError>
 pub(super) async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
     for (queue, depth) in app.gateway.store.depths().await? {
         metrics::gauge!("batchgate_queue_depth", "queue" => queue).set(depth as f64);
+    }
+    for (account, paused) in account::paused(&app.gateway).await? {
+        metrics::gauge!("batchgate_account_paused", "account" => account).set(if paused { 1.0 } else { 0.0 });
     }
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], app.metrics.render()).into_response())
