@@ -1,8 +1,8 @@
 //! How many tokens an account may have enqueued for one model. Pure. In our own estimates throughout: a limit is learnt
 //! from what was in flight when the provider refused, so that it does not matter by how much we misjudge.
 //!
-//! Without a refusal there is no limit. A refusal cuts it to three quarters of what the others had in flight; each window
-//! in which the budget was used and nothing refused gives an eighth back.
+//! Without a refusal there is no limit. A refusal cuts it to three quarters of what the others had in flight; each
+//! window in which the budget was used and nothing refused gives an eighth back.
 
 use crate::clock::Millis;
 use serde::{Deserialize, Serialize};
@@ -79,9 +79,10 @@ impl Budget {
     }
 }
 
-/// Whether a chunk that was refused for the limit so many times in a row, with nothing else in flight, is too large
-/// ever to be taken, and is cut in two. The estimate is a token per four bytes, and a token is at least one byte: beyond half of the
-/// limit it is very likely, beyond a quarter possible; below that somebody else uses the limit up, or images cost more than their addresses.
+/// Whether a chunk that was refused for the limit so many times in a row, with nothing else in flight, is too large ever
+/// to be taken, and is cut in two. The estimate is a token per four bytes, and a token is at least one byte: beyond half
+/// of the limit it is very likely, beyond a quarter possible; below that somebody else uses the limit up, or images cost
+/// more than their addresses.
 pub fn is_too_large(tokens: u64, stated: Option<u64>, refusals: u32) -> bool {
     let (tokens, stated) = (u128::from(tokens), stated.map(u128::from));
     let patience = match stated {

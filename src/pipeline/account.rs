@@ -1,6 +1,6 @@
 //! What the state of a provider account means for a chunk of its: asked before every call, told after it. All gateways
-//! share that state; a chunk's own state changes in calls of their own, before or after, and either may be lost: what an
-//! account is told is true by itself, and a chunk that waits always comes back by itself.
+//! share that state; a chunk's own state changes in calls of their own, before or after, and either may be lost: what
+//! an account is told is true by itself, and a chunk that waits always comes back by itself.
 
 use super::{
     Gateway,

@@ -112,7 +112,8 @@ fn invisible(held: &Held<'_>, since: Millis) -> Option<String> {
     let gone = made_with.zip(held.provider()).is_some_and(|(name, provider)| !provider.has_credential(name));
     if gone {
         return Some(format!(
-            "{account} shows none of its configured keys a batch that was made with another: put that key back behind the new one in api_key_env"
+            "{account} shows none of its configured keys a batch that was made with another: \
+             put that key back behind the new one in api_key_env"
         ));
     }
     let late = held.now.saturating_sub(since) > clock::millis(held.gateway.settings.poll_max);

@@ -185,16 +185,18 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
     let parcel = Parcel { attempt: held.chunk.attempt + 1, ..parcel };
     match provider.create(&parcel, input.as_ref()).await {
         Ok(created) => {
-            passage.answered(held).await.unwrap_or_else(|error| {
-                tracing::warn!(chunk = %held.chunk.id, %error, "note that the account works");
-            });
             metrics::counter!("batchgate_submits_total", "outcome" => "created").increment(1);
             tracing::info!(chunk = %held.chunk.id, remote = %created.remote.0, prompts = held.chunk.prompts, "chunk submitted");
             held.gateway.store.know_remote(&created.remote.0, held.chunk.id).await.unwrap_or_else(|error| {
                 tracing::warn!(chunk = %held.chunk.id, %error, "note the provider's batch id");
             });
             let identity = ("identity", created.identity.unwrap_or_default());
-            running(held, &["submitting"], &created.remote, None, vec![identity]).await
+            // The provider's id first: until it is written, a crash here is a doubt.
+            let after = running(held, &["submitting"], &created.remote, None, vec![identity]).await?;
+            passage.answered(held).await.unwrap_or_else(|error| {
+                tracing::warn!(chunk = %held.chunk.id, %error, "note that the account works");
+            });
+            Ok(after)
         }
         Err(CreateError::NotCreated(error)) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "not_created").increment(1);
@@ -304,7 +306,8 @@ pub async fn look(held: &Held<'_>, newest_before: Option<&String>, looks: u32) -
         Err(CallError::NotFound { .. }) => {
             passage.answered(held).await?;
             let detail = format!(
-                "it is not certain whether {} took a chunk, for the key it was sent with is not let in any more: put that key back behind the new one in api_key_env, or cancel the batch",
+                "it is not certain whether {} took a chunk, for the key it was sent with is not let in any more: \
+                 put that key back behind the new one in api_key_env, or cancel the batch",
                 held.chunk.lane.account
             );
             let state = &held.chunk.state;
