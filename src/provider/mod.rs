@@ -22,6 +22,8 @@ mod faults;
 mod harvest;
 mod json;
 mod lines;
+mod measured;
+
 pub mod openai;
 mod parcel;
 mod rates;
