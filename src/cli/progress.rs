@@ -114,14 +114,19 @@ impl Batch {
             parts.push(format!("reported {}%", share(self.reported_prompts, bought)));
         }
         if !self.has_ended() {
-            let reasons: Vec<String> =
-                self.waiting.iter().map(|w| format!("{} ({})", inert(&w.reason), count(w.prompts))).collect();
-            parts.push(format!("waiting: {}", if reasons.is_empty() { "none".to_owned() } else { reasons.join(", ") }));
+            parts.push(format!("waiting: {}", self.reasons().unwrap_or_else(|| "none".to_owned())));
         }
         if let Some(spent) = &self.cost.spent_usd {
             parts.push(format!("${}", clip(spent, 20)));
         }
         parts.join(" · ")
+    }
+
+    /// `token_limit (5,000), rate_limited (12)`; none where everything moves.
+    fn reasons(&self) -> Option<String> {
+        let told = |waiting: &Waiting| format!("{} ({})", inert(&waiting.reason), count(waiting.prompts));
+        let reasons: Vec<String> = self.waiting.iter().map(told).collect();
+        (!reasons.is_empty()).then(|| reasons.join(", "))
     }
 
     /// `ended: 99,998 succeeded (62,000 cached) · 2 failed`
@@ -203,7 +208,9 @@ impl Live {
             }
             None if batch.chunks.total() == 0 => {}
             None => {
-                let line = format!("{:>3}%  settled {}/{}", batch.percent(), batch.chunks.done(), batch.chunks.total());
+                let waiting = batch.reasons().map_or(String::new(), |reasons| format!("  waiting: {reasons}"));
+                let (done, total) = (batch.chunks.done(), batch.chunks.total());
+                let line = format!("{:>3}%  settled {done}/{total}{waiting}", batch.percent());
                 if line != self.said {
                     note(&line);
                     self.said = line;

@@ -6,7 +6,7 @@ use crate::{
     domain::route::ProviderKind,
     http::{self, App, Auth},
     lifecycle::{self, Heartbeats, Tasks},
-    pipeline::{Gateway, Wake},
+    pipeline::{Gateway, Wake, account},
     provider::{
         BatchProvider,
         registry::{Account, Kind},
@@ -103,6 +103,7 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listener
     };
     let (term, again) = (lifecycle::signal()?, lifecycle::signal()?);
     if role != Role::Api {
+        account::probe_at_start(&gateway).await?;
         worker::start(&gateway, &tasks, &beats, config.workers);
     }
     let address = listeners.api.local_addr()?;

@@ -1,6 +1,8 @@
 //! NOUNS: what a batch is. Pure values: no async, no I/O, no clock, nothing of axum, redis or reqwest.
 
+pub mod account;
 pub mod batch;
+pub mod budget;
 pub mod canonical;
 pub mod chunk;
 pub mod duration;

@@ -1,6 +1,6 @@
 //! How far a batch is: counts that always add up, and the status derived from them.
 
-use super::outcome::Usage;
+use super::{account::Reason, outcome::Usage};
 use serde::Serialize;
 
 /// Results of a batch by outcome. `total == pending + succeeded + failed + canceled + expired`, by construction.
@@ -44,6 +44,17 @@ pub enum BatchStatus {
     Ended,
 }
 
+/// Prompts that wait, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub reason: Reason,
+    pub detail: String,
+    /// Questions in the chunks that wait.
+    pub prompts: u64,
+    /// Since when any of the batch's prompts waits for this.
+    pub since: u64,
+}
+
 /// Everything known of a batch as a whole; enough for its public object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
@@ -59,6 +70,8 @@ pub struct Progress {
     pub chunks: ChunkCounts,
     /// Prompts the providers say are done in chunks not yet settled or already so; for display.
     pub reported_prompts: u64,
+    /// Empty where everything moves, and once ended.
+    pub waiting: Vec<Waiting>,
     pub usage: Usage,
     pub metadata: std::collections::BTreeMap<String, String>,
     /// Result pages, and how many are sealed.

@@ -61,6 +61,13 @@ impl Settlement {
         Settlement { again: vec![items, right], ..Settlement::default() }
     }
 
+    /// A chunk larger than the provider has room for: two chunks, and no attempt of its prompts.
+    pub fn halves(mut items: Vec<Item>) -> Settlement {
+        let right = items.split_off(items.len() / 2);
+        let again = [items, right].into_iter().filter(|half| !half.is_empty()).collect();
+        Settlement { again, ..Settlement::default() }
+    }
+
     /// One failure for all.
     pub fn all(items: Vec<Item>, failure: &Failure) -> Settlement {
         let failed = items.into_iter().map(|item| (item, failure.clone())).collect();

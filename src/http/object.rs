@@ -5,6 +5,7 @@ use crate::store::StoreError;
 use crate::{
     clock,
     domain::{
+        account::Reason,
         id::BatchId,
         outcome::Usage,
         progress::{BatchStatus, ChunkCounts, Progress},
@@ -43,7 +44,7 @@ struct BatchObject<'a> {
     counts: CountsObject,
     chunks: ChunkCounts,
     reported_prompts: u64,
-    waiting: [(); 0],
+    waiting: Vec<WaitingObject<'a>>,
     usage: Usage,
     cost: Cost,
 }
@@ -61,11 +62,30 @@ struct CountsObject {
     repeats: u64,
 }
 
+#[derive(Serialize)]
+struct WaitingObject<'a> {
+    reason: Reason,
+    detail: &'a str,
+    prompts: u64,
+    since: String,
+}
+
 /// Null until there is a price table: never 0 where a price is unknown.
 #[derive(Serialize)]
 struct Cost {
     spent_usd: Option<&'static str>,
     saved_usd: Option<&'static str>,
+}
+
+fn waiting(progress: &Progress) -> Vec<WaitingObject<'_>> {
+    let told = progress.waiting.iter().filter(|_| progress.ended_at.is_none());
+    told.map(|waiting| WaitingObject {
+        reason: waiting.reason,
+        detail: &waiting.detail,
+        prompts: waiting.prompts,
+        since: clock::rfc3339(waiting.since),
+    })
+    .collect()
 }
 
 /// The object without its last two members, `results` and `results_url`.
@@ -95,7 +115,7 @@ pub(super) fn head(batch: BatchId, progress: &Progress) -> String {
         },
         chunks: progress.chunks,
         reported_prompts: progress.reported_prompts,
-        waiting: [],
+        waiting: waiting(progress),
         usage: progress.usage,
         cost: Cost { spent_usd: None, saved_usd: None },
     };

@@ -4,7 +4,10 @@ use super::{
     App,
     error::{ApiError, Code},
 };
-use crate::store::{Store, StoreError};
+use crate::{
+    pipeline::{Gateway, account},
+    store::StoreError,
+};
 use axum::{
     extract::State,
     http::header,
@@ -39,13 +42,14 @@ pub(super) async fn metrics(State(app): State<App>) -> Response {
         metrics::gauge!("batchgate_loop_last_tick_seconds", "loop" => name).set(age.as_secs_f64());
     }
     // A page without Redis's figures says more of a Redis that is away than no page.
-    let up = redis_figures(&app.gateway.store).await.is_ok();
+    let up = redis_figures(&app.gateway).await.is_ok();
     metrics::gauge!("batchgate_redis_up").set(f64::from(u8::from(up)));
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], app.metrics.render()).into_response()
 }
 
-async fn redis_figures(store: &Store) -> Result<(), StoreError> {
+async fn redis_figures(gateway: &Gateway) -> Result<(), StoreError> {
+    let store = &gateway.store;
     store.ping().await?;
     let memory = store.memory().await?;
     metrics::gauge!("batchgate_redis_memory_bytes").set(memory.used as f64);
@@ -55,6 +59,9 @@ async fn redis_figures(store: &Store) -> Result<(), StoreError> {
         if let Some(overdue) = queue.oldest {
             metrics::gauge!("batchgate_queue_oldest_seconds", "queue" => queue.name).set(overdue.as_secs_f64());
         }
+    }
+    for (account, paused) in account::paused(gateway).await? {
+        metrics::gauge!("batchgate_account_paused", "account" => account).set(f64::from(u8::from(paused)));
     }
     Ok(())
 }

@@ -2,18 +2,20 @@
 //! Every terminal state goes the same way. Answers leave for Redis as lines arrive; the ledger holds no bodies.
 
 use super::{
-    commit,
+    account::{self, Move},
+    budget, commit,
     dispatch::{After, Held, no_provider},
 };
 use crate::{
     clock::{self, Millis},
     domain::{
+        account::{Call, Reason},
         chunk::{Adopted, ChunkState, ClosedLedger, Item, Ledger, Recorded, Verdict},
         key::CacheKey,
         outcome::{Failure, FailureCode, Outcome},
         settlement::Settlement,
     },
-    provider::{CallError, Ended, Line, LineFault, LineOutcome, Refusal, RemoteId, RemoteStatus},
+    provider::{CallError, Ended, Line, LineFault, LineOutcome, Pressure, Refusal, RemoteId, RemoteStatus},
     store::{
         StoreError,
         chunks::Release,
@@ -36,10 +38,15 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
     let Some(provider) = held.provider() else {
         return no_provider(held).await;
     };
+    let passage = match account::enter(held, Call::Read).await? {
+        Ok(passage) => passage,
+        Err(after) => return Ok(after),
+    };
     // An adopted batch may be another's: it is waited for, never cancelled.
     if held.ending.is_some() && !held.chunk.cancel_sent && adopted.is_none() {
         return match provider.cancel(&remote).await {
             Ok(()) | Err(CallError::NotFound { .. } | CallError::Refused { .. }) => {
+                passage.answered(held).await?;
                 tracing::info!(chunk = %held.chunk.id, remote = %remote.0, "provider asked to cancel");
                 let sent = vec![("cancel_sent", "1".to_owned())];
                 let soon = Release::After(clock::millis(held.gateway.settings.poll_min));
@@ -48,7 +55,11 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
             Err(error) => held.later(&error).await,
         };
     }
-    match provider.status(&remote).await {
+    let status = provider.status(&remote).await;
+    if matches!(status, Ok(_) | Err(CallError::NotFound { .. } | CallError::Refused { .. })) {
+        passage.answered(held).await?;
+    }
+    match status {
         Ok(RemoteStatus::Running { reported }) => still_running(held, reported).await,
         Ok(RemoteStatus::Ended(ended)) => {
             let (remote, sources, adopted) = (ended.remote.0, ended.sources, adopted.cloned());
@@ -86,8 +97,27 @@ async fn not_found(held: &Held<'_>, detail: String) -> Result<After, StoreError>
     }
     let error = CallError::NotFound { detail };
     let fields = vec![("unknown_since", since.to_string()), ("fails", (held.chunk.fails + 1).to_string())];
+    if let Some(detail) = invisible(held, since) {
+        let state = &held.chunk.state;
+        return account::unseen(held, detail, Move { from: state, to: state, fields }).await;
+    }
     let wait = held.back_off(&error).max(clock::millis(held.gateway.settings.poll_min));
     held.step(&["running"], &held.chunk.state.clone(), fields, Release::After(wait)).await
+}
+
+/// What to tell of a batch no key sees: at once if its own key is gone, else once it cannot be too fresh any more.
+fn invisible(held: &Held<'_>, since: Millis) -> Option<String> {
+    let account = &held.chunk.lane.account;
+    let made_with = held.chunk.credential.as_deref();
+    let gone = made_with.zip(held.provider()).is_some_and(|(name, provider)| !provider.has_credential(name));
+    if gone {
+        return Some(format!(
+            "{account} shows none of its configured keys a batch that was made with another: \
+             put that key back behind the new one in api_key_env"
+        ));
+    }
+    let late = held.now.saturating_sub(since) > clock::millis(held.gateway.settings.poll_max);
+    late.then(|| format!("{account} has not known a batch it took since {}", clock::rfc3339(since)))
 }
 
 /// The provider took the batch and then refused it as a whole.
@@ -100,11 +130,25 @@ async fn refused(held: &Held<'_>, refusal: Refusal) -> Result<After, StoreError>
         held.step(&["running"], &ChunkState::Planned, fields, Release::After(wait)).await
     };
     match refusal {
-        Refusal::BackPressure { .. } => {
-            metrics::counter!("batchgate_back_pressure_total").increment(1);
-            back_to_planned(Vec::new(), "back-pressure").await
+        Refusal::BackPressure { pressure, .. } => {
+            let to_planned = || Move { from: &held.chunk.state, to: &ChunkState::Planned, fields: Vec::new() };
+            if let Pressure::Tokens(limit) = pressure {
+                return budget::refused(held, &held.chunk.state, limit).await;
+            }
+            budget::release(held).await?;
+            match pressure {
+                Pressure::Spent => {
+                    let said = "that its quota is spent";
+                    account::pause(held, Call::Create, Reason::AccountPaused, said, to_planned()).await
+                }
+                Pressure::Requests => account::hold_creates(held, back_pressure_wait(held), to_planned()).await,
+                Pressure::Tokens(_) | Pressure::Trouble => back_to_planned(Vec::new(), "trouble of its own").await,
+            }
         }
-        Refusal::InputLost { .. } => back_to_planned(vec![("input", String::new())], "its input file is gone").await,
+        Refusal::InputLost { .. } => {
+            budget::release(held).await?;
+            back_to_planned(vec![("input", String::new())], "its input file is gone").await
+        }
         Refusal::Lines(faults) => {
             let items = held.gateway.store.items(held.chunk.id).await?;
             let first = faults.first().map(|fault| (fault.code.clone(), fault.message.clone()));
@@ -164,6 +208,10 @@ pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreEr
     let Some(provider) = held.provider() else {
         return no_provider(held).await;
     };
+    let passage = match account::enter(held, Call::Read).await? {
+        Ok(passage) => passage,
+        Err(after) => return Ok(after),
+    };
     let items = held.gateway.store.items(held.chunk.id).await?;
     let ended = Ended { remote: RemoteId(remote.to_owned()), sources: sources.to_vec() };
     let mut lines = match provider.results(held.chunk.lane.endpoint, &ended).await {
@@ -182,6 +230,7 @@ pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreEr
             Err(error) => return held.later(&error).await, // truncated or stalled: an error to retry, not an end
         }
     }
+    passage.answered(held).await?;
     let Some((ledger, sizes)) = harvest.finish().await? else { return Ok(After::Finished) };
     if ledger.strays() > 0 {
         metrics::counter!("batchgate_stray_lines_total").increment(ledger.strays());

@@ -2,6 +2,7 @@
 //! commits it all in one transaction. Everything before that transaction touches no key that anybody reads.
 
 use super::{
+    budget,
     collect::Sizes,
     dispatch::{After, Held},
 };
@@ -68,6 +69,9 @@ pub async fn settle_staged(held: &Held<'_>, settlement: Settlement, sizes: &Size
             tracing::info!(chunk = %held.chunk.id, answered = answered.len(), failed = settlement.failed.len(), again, "chunk settled");
             held.gateway.wake.pages.notify_one();
             held.gateway.wake.chunks.notify_one();
+            budget::settled(held).await.unwrap_or_else(|error| {
+                tracing::warn!(chunk = %held.chunk.id, %error, "give back the chunk's tokens");
+            });
             discard_input(held).await;
         }
         Committed::Lost => {

@@ -3,10 +3,11 @@
 //! The intent is written before the call and the provider's id right after it. A death or a lost answer in between
 //! leaves the chunk *in doubt*; only looking at the provider's list, twice, with a pause, leads back to planned.
 
-use super::{Gateway, commit};
+use super::{Gateway, account, account::Move, account::Passage, budget, commit};
 use crate::{
     clock::{self, Millis},
     domain::{
+        account::{Call, Reason, Waits},
         chunk::{Adopted, ChunkState},
         key::CacheKey,
         outcome::{Ending, Failure, FailureCode},
@@ -48,9 +49,9 @@ pub enum After {
 const MAX_BACK_OFF: Duration = Duration::from_secs(60);
 /// After a batch's deadline the provider gets this long to end what it was asked to cancel.
 const PATIENCE_AFTER_DEADLINE: Duration = Duration::from_secs(30 * 60);
-/// Wait after a refusal that only an operator can cure (401, 402, 403, quota).
-const PAUSED: Duration = Duration::from_secs(60);
-/// Creates that may miss a file just uploaded, which providers show late, before it is uploaded anew.
+/// Wait for an account that is not configured any more.
+const UNCONFIGURED: Duration = Duration::from_secs(60);
+/// Creates in a row that may miss the uploaded file, which providers show late, before it is uploaded anew.
 const INPUT_PATIENCE: u32 = 6;
 /// Looks at the provider's list before a create counts as not made.
 const LOOKS: u32 = 2;
@@ -72,10 +73,15 @@ impl Held<'_> {
         fields: Vec<(&'static str, String)>,
         release: Release,
     ) -> Result<After, StoreError> {
-        self.try_step(&Step { from, to, fields, release, asking: false }).await
+        let in_doubt = matches!(to, ChunkState::InDoubt { .. }).then(|| Waits {
+            reason: Reason::InDoubt,
+            detail: "the answer to a create was lost; its batch is looked for before anything is sent again".to_owned(),
+            group: None,
+        });
+        self.try_step(&Step { from, to, fields, release, asking: false, waits: in_doubt.as_ref() }).await
     }
 
-    async fn try_step(&self, step: &Step<'_>) -> Result<After, StoreError> {
+    pub(super) async fn try_step(&self, step: &Step<'_>) -> Result<After, StoreError> {
         match self.gateway.store.step(self.lease, step).await? {
             Stepped::Done if step.release == Release::Hold => Ok(After::Continue),
             Stepped::Done => Ok(After::Finished),
@@ -109,9 +115,14 @@ impl Held<'_> {
         if self.gives_up() {
             return self.give_up().await;
         }
-        let state = self.chunk.state.clone();
-        let fails = ("fails", (self.chunk.fails + 1).to_string());
-        self.step(&[state.word()], &state, vec![fails], Release::After(self.back_off(error))).await
+        let state = &self.chunk.state;
+        account::failed(self, Call::Read, error, Move { from: state, to: state, fields: Vec::new() }).await
+    }
+
+    /// A wait, cut at the deadline or at the end of the provider's patience after it.
+    pub fn within_deadline(&self, wait: Millis) -> Millis {
+        let patience = if self.ending.is_some() { PATIENCE_AFTER_DEADLINE } else { Duration::ZERO };
+        wait.min((self.chunk.deadline + clock::millis(patience)).saturating_sub(self.now).max(1_000))
     }
 
     /// Full jitter under a doubling bound; at least what the provider asked for; never past the deadline.
@@ -119,17 +130,17 @@ impl Held<'_> {
         let bound = Duration::from_millis(500).saturating_mul(1 << self.chunk.fails.min(10)).min(MAX_BACK_OFF);
         let jittered = bound.mul_f64(rand::random::<f64>()).max(Duration::from_millis(50));
         let wait = match error {
-            CallError::Paused { .. } => PAUSED.min(self.gateway.settings.poll_max * 4),
             CallError::Again { after: Some(after), .. } => (*after).max(jittered),
-            CallError::Again { after: None, .. } | CallError::NotFound { .. } | CallError::Refused { .. } => jittered,
+            CallError::Again { .. }
+            | CallError::Paused { .. }
+            | CallError::NotFound { .. }
+            | CallError::Refused { .. } => jittered,
         };
         let (chunk, account) = (self.chunk.id, &self.chunk.lane.account);
         tracing::warn!(%chunk, %account, error = error.head(), ?wait, "provider call failed; again later");
         metrics::counter!("batchgate_provider_call_failures_total", "account" => self.chunk.lane.account.clone())
             .increment(1);
-        let patience = if self.ending.is_some() { PATIENCE_AFTER_DEADLINE } else { Duration::ZERO };
-        let left = (self.chunk.deadline + clock::millis(patience)).saturating_sub(self.now).max(1_000);
-        clock::millis(wait).min(left)
+        self.within_deadline(clock::millis(wait))
     }
 }
 
@@ -140,23 +151,32 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
         return commit::settle(held, Settlement::all(items, &ending.failure())).await;
     }
     let Some(provider) = held.provider() else { return no_provider(held).await };
+    let passage = match account::enter(held, Call::Create).await? {
+        Ok(passage) => passage,
+        Err(after) => return Ok(after),
+    };
+    let beside = match budget::reserve(held).await? {
+        Ok(beside) => beside,
+        Err(after) => return Ok(after),
+    };
     let parcel = parcel(held).await?;
     let input = match &held.chunk.input {
         Some(known) => Some(InputFile(known.clone())),
         None => match provider.upload(&parcel).await {
             Ok(Some(input)) => return note_input(held, &input).await,
             Ok(None) => None,
-            Err(error) => return not_created(held, &error, &ChunkState::Planned).await,
+            Err(error) => return not_created(held, passage, &error, &ChunkState::Planned).await,
         },
     };
     let newest_before = match provider.newest().await {
         Ok(newest) => newest.map(|newest| serde_json::to_string(&newest).expect("strings serialize")),
-        Err(error) => return held.later(&error).await,
+        Err(error) => return not_created(held, passage, &error, &ChunkState::Planned).await,
     };
     let submitting = ChunkState::Submitting { newest_before: newest_before.clone() };
     let attempt = ("attempt", (held.chunk.attempt + 1).to_string());
-    let intent =
-        Step { from: &["planned"], to: &submitting, fields: vec![attempt], release: Release::Hold, asking: true };
+    let fields = vec![attempt, ("credential", provider.credential()), ("beside", beside.to_string())];
+    let (from, release) = (&["planned"], Release::Hold);
+    let intent = Step { from, to: &submitting, fields, release, asking: true, waits: None };
     match held.gateway.store.step(held.lease, &intent).await? {
         Stepped::Done => {}
         Stepped::Ending => return Ok(After::Continue),
@@ -171,11 +191,16 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
                 tracing::warn!(chunk = %held.chunk.id, %error, "note the provider's batch id");
             });
             let identity = ("identity", created.identity.unwrap_or_default());
-            running(held, &["submitting"], &created.remote, None, vec![identity]).await
+            // The provider's id first: until it is written, a crash here is a doubt.
+            let after = running(held, &["submitting"], &created.remote, None, vec![identity]).await?;
+            passage.answered(held).await.unwrap_or_else(|error| {
+                tracing::warn!(chunk = %held.chunk.id, %error, "note that the account works");
+            });
+            Ok(after)
         }
         Err(CreateError::NotCreated(error)) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "not_created").increment(1);
-            not_created(held, &error, &submitting).await
+            not_created(held, passage, &error, &submitting).await
         }
         Err(error @ CreateError::Unknown { .. }) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "in_doubt").increment(1);
@@ -205,7 +230,19 @@ async fn note_input(held: &Held<'_>, input: &InputFile) -> Result<After, StoreEr
 }
 
 /// Certainly not created: planned again, later; or refused for what it holds, and then cut in two.
-async fn not_created(held: &Held<'_>, error: &CallError, state: &ChunkState) -> Result<After, StoreError> {
+async fn not_created(
+    held: &Held<'_>,
+    passage: Passage,
+    error: &CallError,
+    state: &ChunkState,
+) -> Result<After, StoreError> {
+    if matches!(error, CallError::NotFound { .. } | CallError::Refused { .. }) {
+        passage.answered(held).await?;
+    }
+    if let Some(limit) = error.token_limit() {
+        return budget::refused(held, state, limit).await;
+    }
+    budget::release(held).await?;
     match error {
         CallError::Refused { status, code, .. } if matches!(status, 400 | 413 | 422) => {
             let items = held.gateway.store.items(held.chunk.id).await?;
@@ -220,19 +257,25 @@ async fn not_created(held: &Held<'_>, error: &CallError, state: &ChunkState) -> 
             commit::settle(&Held { chunk: &chunk, ..*held }, settlement).await
         }
         CallError::Again { .. } | CallError::Paused { .. } | CallError::NotFound { .. } | CallError::Refused { .. } => {
-            let mut fields = vec![("fails", (held.chunk.fails + 1).to_string())];
-            if matches!(error, CallError::NotFound { .. }) && held.chunk.fails >= INPUT_PATIENCE {
-                fields.push(("input", String::new()));
-            }
-            let wait = Release::After(held.back_off(error));
-            held.step(&[state.word()], &ChunkState::Planned, fields, wait).await
+            let again = (held.chunk.fails + 1).is_multiple_of(INPUT_PATIENCE);
+            let lost = matches!(error, CallError::NotFound { .. }) && again;
+            let fields = if lost { vec![("input", String::new())] } else { Vec::new() };
+            let step = Move { from: state, to: &ChunkState::Planned, fields };
+            account::failed(held, Call::Create, error, step).await
         }
     }
 }
 
 pub(super) async fn no_provider(held: &Held<'_>) -> Result<After, StoreError> {
-    let detail = format!("no provider named {} is configured any more", held.chunk.lane.account);
-    held.later(&CallError::Paused { detail }).await
+    if held.gives_up() {
+        return held.give_up().await;
+    }
+    let detail = format!("no provider named {} is configured any more: put it back", held.chunk.lane.account);
+    let waits = Waits { reason: Reason::AccountPaused, detail, group: None };
+    let wait = clock::millis(UNCONFIGURED.min(held.gateway.settings.poll_max * 4));
+    let (state, fields, release) = (&held.chunk.state, Vec::new(), Release::After(held.within_deadline(wait)));
+    let from = [state.word()];
+    held.try_step(&Step { from: &from, to: state, fields, release, asking: false, waits: Some(&waits) }).await
 }
 
 /// A dispatch before ours died between intent and id, or the answer was lost: look at the provider's list, soon.
@@ -245,18 +288,34 @@ pub async fn doubt(held: &Held<'_>, newest_before: Option<String>) -> Result<Aft
 /// Looks for the batch of a create whose answer was lost.
 pub async fn look(held: &Held<'_>, newest_before: Option<&String>, looks: u32) -> Result<After, StoreError> {
     let Some(provider) = held.provider() else { return no_provider(held).await };
+    let passage = match account::enter(held, Call::Read).await? {
+        Ok(passage) => passage,
+        Err(after) => return Ok(after),
+    };
     let question = Doubt {
         chunk: held.chunk.id.to_string(),
         deployment: held.gateway.settings.deployment.clone(),
         attempt: held.chunk.attempt,
         prompts: held.chunk.prompts,
         input: held.chunk.input.clone().map(InputFile),
+        credential: held.chunk.credential.clone(),
         newest_before: newest_before.and_then(|text| serde_json::from_str(text).ok()),
     };
     let found = match provider.find(&question).await {
         Ok(found) => found,
+        Err(CallError::NotFound { .. }) => {
+            passage.answered(held).await?;
+            let detail = format!(
+                "it is not certain whether {} took a chunk, for the key it was sent with is not let in any more: \
+                 put that key back behind the new one in api_key_env, or cancel the batch",
+                held.chunk.lane.account
+            );
+            let state = &held.chunk.state;
+            return account::unseen(held, detail, Move { from: state, to: state, fields: Vec::new() }).await;
+        }
         Err(error) => return held.later(&error).await,
     };
+    passage.answered(held).await?;
     let mut ours = None;
     // Oldest first: if two are ours the older is kept.
     for candidate in found.into_iter().rev() {

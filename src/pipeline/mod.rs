@@ -1,6 +1,8 @@
 //! VERBS, in the order data meets them: submit (number, page, plan), dispatch, collect, commit, seal, read, cancel.
 //! Knows nothing of HTTP servers, loops or terminals; each verb does one thing once and says what comes next.
 
+pub mod account;
+pub mod budget;
 pub mod cancel;
 pub mod collect;
 pub mod commit;

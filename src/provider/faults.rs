@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! 401 402 403 407, quota and spend      Paused     an operator must act
+//! the enqueued-token limit              Refused    as token_limit_exceeded, whatever the status: back-pressure
 //! 3xx                                   Paused     the base URL is not where the provider is
 //! 404, 400 about `input_file_id`        NotFound   patience: what was just made may not be visible yet
 //! 408 409 429 5xx 529                   Again
@@ -16,6 +17,9 @@ use reqwest::{
     header::{DATE, HeaderMap, RETRY_AFTER},
 };
 use std::time::Duration;
+
+/// The code of the limit on enqueued tokens.
+pub(super) const TOKEN_LIMIT: &str = "token_limit_exceeded";
 
 /// Characters of a provider's message that may enter an error text: enough to act on, too few for a prompt.
 const MAX_MESSAGE: usize = 300;
@@ -64,17 +68,37 @@ impl Envelope {
         [&self.detail_code, &self.code, &self.kind].into_iter().flatten().next().map(String::as_str)
     }
 
+    fn has_code_of(&self, signs: &PauseSigns) -> bool {
+        [&self.detail_code, &self.code, &self.kind]
+            .into_iter()
+            .flatten()
+            .any(|word| signs.codes.contains(&word.as_str()))
+    }
+
+    /// The limit on enqueued tokens: by its code, or by the sentence that goes with it.
+    pub(super) fn limits_tokens(&self) -> bool {
+        let says = |message: &str| message.to_lowercase().starts_with("enqueued token limit");
+        [&self.detail_code, &self.code, &self.kind].into_iter().flatten().any(|word| word == TOKEN_LIMIT)
+            || self.message.as_deref().is_some_and(says)
+    }
+
     pub(super) fn pauses(&self, status: u16, signs: &PauseSigns) -> bool {
-        let known = |word: &Option<String>| word.as_deref().is_some_and(|word| signs.codes.contains(&word));
         let says = |message: &str| {
             let message = message.to_lowercase();
             // Validation errors begin with the path of a field, and may quote a client's words after it.
             !message.starts_with("requests") && signs.phrases.iter().any(|phrase| message.contains(phrase))
         };
         matches!(status, 401..=403)
-            || [&self.detail_code, &self.code, &self.kind].into_iter().any(known)
+            || self.has_code_of(signs)
             || (status == 400 && self.message.as_deref().is_some_and(says))
     }
+}
+
+/// The number in "Limit: 90,000 enqueued tokens": all of a provider's sentence that is of use, and it quotes nobody.
+pub(super) fn stated_limit(message: &str) -> Option<u64> {
+    let (_, after) = message.split_once("Limit: ")?;
+    let digits: String = after.chars().take_while(|c| c.is_ascii_digit() || *c == ',').filter(|c| *c != ',').collect();
+    digits.parse().ok()
 }
 
 /// The meaning of an answer that is no success. `what` says what was tried, on which id.
@@ -88,11 +112,16 @@ pub(super) fn classify(
     let envelope = Envelope::read(body);
     let detail = describe(what, status, &envelope, body);
     let status = status.as_u16();
+    if matches!(status, 400..=499) && envelope.limits_tokens() {
+        return CallError::Refused { status, code: Some(TOKEN_LIMIT.to_owned()), detail };
+    }
     if envelope.pauses(status, signs) {
-        return CallError::Paused { detail };
+        let auth = matches!(status, 401 | 403) && !envelope.has_code_of(signs);
+        return CallError::Paused { auth, detail };
     }
     match status {
-        300..=399 | 407 => CallError::Paused { detail },
+        300..=399 => CallError::Paused { auth: false, detail },
+        407 => CallError::Paused { auth: true, detail },
         404 => CallError::NotFound { detail },
         400 if envelope.param.as_deref() == Some("input_file_id") => CallError::NotFound { detail },
         408 | 409 | 429 | 500..=599 => CallError::Again { after: retry_after(headers), detail },
@@ -124,10 +153,14 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     if let Some(wait) = number(given) {
         return Duration::try_from_secs_f64(wait).ok();
     }
-    // Measured from the reply's own Date where there is one: a provider's clock may differ from ours.
     let until = http_date(given)?;
-    let now = text(DATE.as_str()).and_then(http_date).unwrap_or_else(Timestamp::now);
-    Some(Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO))
+    Some(Duration::try_from(until.duration_since(replied_at(headers))).unwrap_or(Duration::ZERO))
+}
+
+/// The reply's own Date where there is one: a provider's clock may differ from ours.
+pub(super) fn replied_at(headers: &HeaderMap) -> Timestamp {
+    let date = headers.get(DATE).and_then(|date| date.to_str().ok()).map(str::trim);
+    date.and_then(http_date).unwrap_or_else(Timestamp::now)
 }
 
 /// `Sun, 06 Nov 1994 08:49:37 GMT`; the two forms that were obsolete in 1997 are not read.
@@ -149,6 +182,7 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::TokenLimit;
     use reqwest::header::HeaderValue;
 
     const SIGNS: PauseSigns = PauseSigns {
@@ -233,6 +267,35 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_told_from_money() {
+        let auth = |status, body: String| match class(status, &body) {
+            CallError::Paused { auth, .. } => auth,
+            other => panic!("{other:?}"),
+        };
+        assert!(auth(401, String::new()) && auth(403, envelope("permission_error", "m", "null")));
+        assert!(!auth(402, String::new()) && !auth(403, envelope("t", "m", r#""insufficient_quota""#)));
+        assert!(!auth(429, envelope("insufficient_quota", "m", "null")) && !auth(307, String::new()));
+    }
+
+    #[test]
+    fn the_token_limit_is_no_fault_of_the_prompts_whatever_the_status() {
+        let message = "Enqueued token limit reached for m in organization o. Limit: 1,350,000 enqueued tokens.";
+        for (status, body) in [
+            (400, envelope("invalid_request_error", "m", r#""token_limit_exceeded""#)),
+            (429, envelope("tokens", "m", r#""token_limit_exceeded""#)),
+            (400, envelope("invalid_request_error", message, "null")),
+        ] {
+            let error = class(status, &body);
+            assert!(error.token_limit().is_some(), "{error:?}");
+        }
+        let error = class(400, &envelope("t", message, "null"));
+        assert_eq!(error.token_limit(), Some(TokenLimit { stated: Some(1_350_000) }));
+        assert!(class(500, &envelope("t", message, "null")).token_limit().is_none());
+        assert!(class(400, &envelope("t", "requests.0: enqueued token limit", "null")).token_limit().is_none());
+        assert_eq!(stated_limit("Limit: x"), None);
+    }
+
+    #[test]
     fn a_file_not_there_yet_is_patience_not_a_refusal() {
         let body = r#"{"error":{"message":"Cannot find file file-1","type":"invalid_request_error","param":"input_file_id","code":null}}"#;
         assert!(matches!(class(400, body), CallError::NotFound { .. }));
@@ -240,7 +303,7 @@ mod tests {
 
     #[test]
     fn details_are_short_and_name_no_key() {
-        let CallError::Paused { detail } =
+        let CallError::Paused { detail, .. } =
             class(401, &envelope("e", "Incorrect API key provided: sk-abc***xyz.", r#""invalid_api_key""#))
         else {
             panic!("401 pauses")

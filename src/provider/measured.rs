@@ -2,7 +2,7 @@
 
 use super::{
     BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId,
-    RemoteStatus,
+    RemoteStatus, Throttle,
 };
 use crate::domain::{limits::BatchLimits, prompt::Endpoint};
 use async_trait::async_trait;
@@ -33,6 +33,18 @@ impl BatchProvider for Measured {
 
     fn limits(&self, endpoint: Endpoint) -> BatchLimits {
         self.0.limits(endpoint)
+    }
+
+    fn throttle(&self) -> Option<Throttle> {
+        self.0.throttle()
+    }
+
+    fn credential(&self) -> String {
+        self.0.credential()
+    }
+
+    fn has_credential(&self, name: &str) -> bool {
+        self.0.has_credential(name)
     }
 
     async fn upload(&self, parcel: &Parcel) -> Result<Option<InputFile>, CallError> {

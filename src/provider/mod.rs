@@ -4,6 +4,7 @@
 //! [`BatchProvider::upload`] (harmless to lose) and [`BatchProvider::create`] (what is paid for, never retried blindly).
 
 use crate::domain::{
+    account::Call,
     limits::BatchLimits,
     outcome::Outcome,
     prompt::{ApiHeaders, Endpoint},
@@ -25,6 +26,7 @@ mod measured;
 
 pub mod openai;
 mod parcel;
+mod rates;
 pub mod registry;
 pub mod secret;
 mod transport;
@@ -65,6 +67,16 @@ pub trait BatchProvider: Send + Sync {
 
     /// The id and creation time of the newest batch of this account: what `find` counts as "before" (Anthropic only).
     async fn newest(&self) -> Result<Option<Newest>, CallError>;
+
+    /// What the headers of replies have said since this was last asked.
+    fn throttle(&self) -> Option<Throttle>;
+
+    /// A name for the key that creates, kept with what it made: batches made with one key may be invisible to another.
+    /// Says nothing of the key itself.
+    fn credential(&self) -> String;
+
+    /// Whether a key of this name is still among the account's.
+    fn has_credential(&self, name: &str) -> bool;
 
     /// Removes what `upload` left, once the chunk is settled. Best effort.
     async fn discard(&self, input: &InputFile) -> Result<(), CallError>;
@@ -165,13 +177,43 @@ pub struct Ended {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
     /// Enqueued-token limit and its kin: the same chunk again later, no prompt fails.
-    BackPressure { detail: String },
+    BackPressure { pressure: Pressure, detail: String },
     /// These lines of the input (1-based) are at fault; the others are fine.
     Lines(Vec<LineFault>),
     /// The input file was not there yet, or is gone: upload and create again.
     InputLost { detail: String },
     /// Refused whole with no line named: bisect.
     Whole { code: Option<String>, detail: String },
+}
+
+/// What it is that a provider has enough of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pressure {
+    Tokens(TokenLimit),
+    /// Quota or money: the whole account waits for an operator.
+    Spent,
+    /// Too many requests.
+    Requests,
+    /// It has a trouble of its own.
+    Trouble,
+}
+
+/// The limit on tokens enqueued for a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenLimit {
+    /// The figure the provider named, in its own count.
+    pub stated: Option<u64>,
+}
+
+/// An account wants to be left alone for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Throttle {
+    /// Create: creates only. Read: every call.
+    pub call: Call,
+    /// None where a call was refused and nothing says for how long.
+    pub wait: Option<Duration>,
+    /// A call was refused; else the headers of a success say that nothing is left.
+    pub refused: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -190,6 +232,8 @@ pub struct Doubt {
     pub attempt: u32,
     pub prompts: usize,
     pub input: Option<InputFile>,
+    /// The key the create was sent with, as [`BatchProvider::credential`] calls it.
+    pub credential: Option<String>,
     /// The newest batch listed just before the create (Anthropic); only newer ones are candidates.
     pub newest_before: Option<Newest>,
 }
@@ -219,8 +263,9 @@ pub enum CallError {
     #[error("{detail}")]
     Again { after: Option<Duration>, detail: String },
     /// 401, 402, 403, quota and spend limits: nothing of this account will work until an operator acts.
+    /// `auth`: it refuses the key.
     #[error("{detail}")]
-    Paused { detail: String },
+    Paused { auth: bool, detail: String },
     /// 404: patience first (a fresh id may not be visible yet), loss later.
     #[error("{detail}")]
     NotFound { detail: String },
@@ -243,9 +288,22 @@ impl CallError {
         self.detail().split_once(PROVIDER_SAYS).map(|(_, said)| said)
     }
 
+    /// The limit on enqueued tokens, if that is what refused the call.
+    pub fn token_limit(&self) -> Option<TokenLimit> {
+        match self {
+            CallError::Refused { code: Some(code), .. } if code == faults::TOKEN_LIMIT => {
+                Some(TokenLimit { stated: self.said().and_then(faults::stated_limit) })
+            }
+            CallError::Again { .. }
+            | CallError::Paused { .. }
+            | CallError::NotFound { .. }
+            | CallError::Refused { .. } => None,
+        }
+    }
+
     fn detail(&self) -> &str {
         let (CallError::Again { detail, .. }
-        | CallError::Paused { detail }
+        | CallError::Paused { detail, .. }
         | CallError::NotFound { detail }
         | CallError::Refused { detail, .. }) = self;
         detail

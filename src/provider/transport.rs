@@ -4,20 +4,25 @@
 //! of downloads, compression, HTTP/2 (its default windows made large bodies five times slower), and any log of a body.
 
 use super::{
-    CallError, CreateError,
+    CallError, Candidate, CreateError, Throttle,
     download::Download,
     exchange::{self, Outgoing, Patience, Reply},
     faults::{self, PauseSigns},
     parcel::Progress,
+    rates,
     registry::{Account, AccountError},
     secret::Secret,
 };
+use crate::domain::account::Call;
 use reqwest::{
     Client, Method, RequestBuilder, Response, StatusCode, Url,
     header::{HeaderName, HeaderValue, LOCATION},
     redirect, retry,
 };
-use std::time::Duration;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REDIRECTS: usize = 5;
@@ -50,6 +55,7 @@ pub(super) struct Transport {
     fresh: Client,
     pub stall: Duration,
     create_timeout: Duration,
+    throttle: Mutex<Option<Throttle>>,
 }
 
 impl Transport {
@@ -95,6 +101,7 @@ impl Transport {
             fresh: client(0)?,
             stall: account.stall,
             create_timeout: account.create_timeout,
+            throttle: Mutex::default(),
         })
     }
 
@@ -102,19 +109,62 @@ impl Transport {
     pub(super) async fn call(&self, what: &str, method: Method, path: &str) -> Result<Reply, CallError> {
         let mut round = Round::default();
         for key in &self.keys {
-            let mut builder = self.request(&self.pooled, method.clone(), self.url(path), Some(key), &[]);
-            if method == Method::POST {
-                builder = builder.header("content-length", "0"); // some proxies refuse a POST without it
+            match self.call_with(key, what, method.clone(), path).await {
+                Ok(reply) => return Ok(reply),
+                Err(error) => round.shut_out(error)?,
             }
-            let reply = exchange::whole(builder, &Progress::whole(), self.brief())
-                .await
-                .map_err(|lost| again(what, lost.detail))?;
-            if reply.status.is_success() {
-                return Ok(reply);
-            }
-            round.shut_out(self.failure(what, &reply))?;
         }
         Err(round.end())
+    }
+
+    /// The same with one key alone.
+    pub(super) async fn call_with(
+        &self,
+        key: &HeaderValue,
+        what: &str,
+        method: Method,
+        path: &str,
+    ) -> Result<Reply, CallError> {
+        let post = method == Method::POST;
+        let mut builder = self.request(&self.pooled, method, self.url(path), Some(key), &[]);
+        if post {
+            builder = builder.header("content-length", "0"); // some proxies refuse a POST without it
+        }
+        let reply = exchange::whole(builder, &Progress::whole(), self.brief())
+            .await
+            .map_err(|lost| again(what, lost.detail))?;
+        self.note(Call::Read, reply.status, &reply.headers);
+        if reply.status.is_success() { Ok(reply) } else { Err(self.failure(what, &reply)) }
+    }
+
+    /// Every key with its name.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (String, &HeaderValue)> {
+        self.secrets.iter().map(Secret::name).zip(&self.keys)
+    }
+
+    /// As [`super::BatchProvider::credential`].
+    pub(super) fn credential(&self) -> String {
+        self.secrets.first().map(Secret::name).unwrap_or_default()
+    }
+
+    /// As [`super::BatchProvider::has_credential`].
+    pub(super) fn has_credential(&self, name: &str) -> bool {
+        self.secrets.iter().any(|key| key.name() == name)
+    }
+
+    /// As [`super::BatchProvider::throttle`].
+    pub(super) fn throttle(&self) -> Option<Throttle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Keeps what a reply's headers say of the account, until somebody asks; the longest wait of the widest kind counts.
+    fn note(&self, call: Call, status: StatusCode, headers: &reqwest::header::HeaderMap) {
+        let Some(new) = rates::read(call, status, headers) else { return };
+        let weight = |throttle: &Throttle| (throttle.call == Call::Read, throttle.wait);
+        let mut kept = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.as_ref().is_none_or(|old| weight(old) < weight(&new)) {
+            *kept = Some(new);
+        }
     }
 
     /// A POST that leaves something harmless behind: the upload of a file. Only the first key uploads.
@@ -126,7 +176,9 @@ impl Transport {
         progress: &Progress,
     ) -> Result<Reply, CallError> {
         let builder = self.request(&self.fresh, Method::POST, self.url(path), self.keys.first(), &[]).multipart(form);
-        match exchange::whole(builder, progress, self.patient()).await {
+        let sent = exchange::whole(builder, progress, self.patient()).await;
+        sent.iter().for_each(|reply| self.note(Call::Create, reply.status, &reply.headers));
+        match sent {
             Ok(reply) if reply.status.is_success() => Ok(reply),
             Ok(reply) => Err(self.failure(what, &reply)),
             Err(lost) => Err(unsent(what, progress, lost.detail)),
@@ -147,7 +199,9 @@ impl Transport {
             .header("content-type", "application/json")
             .header("content-length", body.length)
             .body(body.body);
-        match exchange::whole(builder, &body.progress, self.patient()).await {
+        let sent = exchange::whole(builder, &body.progress, self.patient()).await;
+        sent.iter().for_each(|reply| self.note(Call::Create, reply.status, &reply.headers));
+        match sent {
             Ok(reply) if reply.status.is_success() => Ok(reply),
             Ok(reply) if reply.status.is_server_error() && reply.status.as_u16() != 529 => {
                 Err(CreateError::Unknown { detail: self.failure(what, &reply).to_string() })
@@ -167,6 +221,7 @@ impl Transport {
                 return Ok(Download::new(what.to_owned(), response, self.stall));
             }
             let (status, headers) = (response.status(), response.headers().clone());
+            self.note(Call::Read, status, &headers);
             let body = exchange::body(response, self.stall).await.unwrap_or_default();
             round.shut_out(self.failure(what, &Reply { status, headers, body }))?;
         }
@@ -235,7 +290,7 @@ impl Transport {
         let hide = |detail: String| self.secrets.iter().fold(detail, |text, key| text.replace(key.reveal(), "***"));
         match error {
             CallError::Again { after, detail } => CallError::Again { after, detail: hide(detail) },
-            CallError::Paused { detail } => CallError::Paused { detail: hide(detail) },
+            CallError::Paused { auth, detail } => CallError::Paused { auth, detail: hide(detail) },
             CallError::NotFound { detail } => CallError::NotFound { detail: hide(detail) },
             CallError::Refused { status, code, detail } => CallError::Refused { status, code, detail: hide(detail) },
         }
@@ -275,6 +330,57 @@ impl Round {
 
     fn end(self) -> CallError {
         self.0.expect("an account has a key: checked in Transport::new")
+    }
+}
+
+/// A search for the batch of a lost create, under one key after another. *Not found* counts only if the key that created
+/// was let in: what it made may be invisible to all others.
+#[derive(Default)]
+pub(super) struct Search {
+    made_with: Option<String>,
+    /// The creating key was let in, and any key was.
+    looked: bool,
+    let_in: bool,
+    refused: Option<CallError>,
+    found: Vec<Candidate>,
+}
+
+impl Search {
+    pub(super) fn new(made_with: Option<&String>) -> Search {
+        Search { made_with: made_with.cloned(), ..Search::default() }
+    }
+
+    /// What a key's list held.
+    pub(super) fn under(&mut self, key: &str, found: Result<Vec<Candidate>, CallError>) -> Result<(), CallError> {
+        match found {
+            Ok(found) => {
+                self.let_in = true;
+                self.looked |= self.made_with.as_deref().is_none_or(|made_with| made_with == key);
+                for one in found {
+                    if !self.found.iter().any(|known| known.remote == one.remote) {
+                        self.found.push(one);
+                    }
+                }
+            }
+            Err(error @ (CallError::Paused { .. } | CallError::NotFound { .. })) => {
+                self.refused.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// No key was let in; or nothing was found and the creating key could not look: `NotFound`.
+    pub(super) fn end(self, what: &str) -> Result<Vec<Candidate>, CallError> {
+        match self.refused {
+            Some(refused) if !self.let_in => Err(refused),
+            _ if self.looked || !self.found.is_empty() => Ok(self.found),
+            _ => {
+                let key = self.made_with.unwrap_or_default();
+                Err(CallError::NotFound { detail: format!("{what}: nothing found, and its key {key} cannot look") })
+            }
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::{Store, StoreError, script};
 use crate::domain::{
+    account::Reason,
     id::BatchId,
     outcome::Usage,
-    progress::{ChunkCounts, Counts, Progress},
+    progress::{ChunkCounts, Counts, Progress, Waiting},
 };
 use std::collections::HashMap;
 
@@ -65,6 +66,12 @@ fn read_progress(batch: BatchId, fields: &HashMap<String, String>) -> Result<Pro
     let count = |name: &str| number(name).unwrap_or(0);
     let need = |name: &str| number(name).ok_or_else(|| StoreError::corrupt(batch.to_string(), format!("no {name}")));
     let small = |name: &str| u32::try_from(count(name)).unwrap_or(u32::MAX);
+    let waits = |reason: Reason| {
+        let word = reason.word();
+        let (prompts, since) = (count(&format!("w:{word}")), count(&format!("ws:{word}")));
+        let detail = fields.get(&format!("wd:{word}")).cloned().unwrap_or_default();
+        (prompts > 0).then_some(Waiting { reason, detail, prompts, since })
+    };
     Ok(Progress {
         team: fields.get("team").cloned().unwrap_or_default(),
         created_at: need("created")?,
@@ -90,6 +97,7 @@ fn read_progress(batch: BatchId, fields: &HashMap<String, String>) -> Result<Pro
             failed: count("c_failed"),
         },
         reported_prompts: count("reported"),
+        waiting: Reason::ALL.into_iter().filter_map(waits).collect(),
         usage: Usage {
             input_tokens: count("input_tokens"),
             cached_input_tokens: count("cached_input_tokens"),

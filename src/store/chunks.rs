@@ -4,6 +4,7 @@ use super::{Store, StoreError, record, script};
 use crate::{
     clock::Millis,
     domain::{
+        account::Waits,
         batch::CacheMode,
         chunk::{Adopted, ChunkState, Item, Lane},
         id::{BatchId, ChunkId, Token, WireTag},
@@ -59,6 +60,12 @@ pub struct Chunk {
     pub settled_by: Option<String>,
     /// The number of reclaims it was last made to wait for.
     pub backed_off: u32,
+    /// Which of the account's keys its last create was sent with, as the adapter calls it.
+    pub credential: Option<String>,
+    /// Estimated tokens others had enqueued when its last create was sent.
+    pub beside: u64,
+    /// How often in a row it was refused for the token limit with nothing beside it.
+    pub alone: u32,
 }
 
 /// A chunk with what its team may want to know of its past.
@@ -109,6 +116,8 @@ pub struct Step<'a> {
     pub release: Release,
     /// True if it leads to a paid call: refused once the batch is cancelled.
     pub asking: bool,
+    /// Why it waits now. None: as before while it is held, for nothing once it is given back.
+    pub waits: Option<&'a Waits>,
 }
 
 impl NewChunk {
@@ -216,6 +225,9 @@ impl Store {
             Release::After(delay) => call.arg(delay),
         };
         call.arg(self.skew_ms).arg(if step.asking { "asking" } else { "" });
+        call.arg(step.waits.map_or("", |waits| waits.reason.word()));
+        call.arg(step.waits.map_or("", |waits| waits.detail.as_str()));
+        call.arg(step.waits.and_then(|waits| waits.group.as_deref()).unwrap_or("")).arg(self.keys.prefix());
         for (name, value) in state_fields(step.to).into_iter().chain(step.fields.iter().cloned()) {
             call.arg(name).arg(value);
         }
@@ -299,6 +311,9 @@ fn read_chunk(id: ChunkId, fields: &Fields) -> Result<Chunk, StoreError> {
         unknown_since: fields.number("unknown_since"),
         settled_by: fields.get("settled_by").map(str::to_owned),
         backed_off: fields.number("backed_off").unwrap_or(0),
+        credential: fields.get("credential").map(str::to_owned),
+        beside: fields.number("beside").unwrap_or(0),
+        alone: fields.number("alone").unwrap_or(0),
     })
 }
 

@@ -189,10 +189,14 @@ impl Store {
         let Delta { succeeded, failed, canceled, expired, usage, reported } = settled.delta;
         let batch = settled.lease.chunk.batch;
         let barren = succeeded == 0 && settled.follow_ups.is_empty();
-        let call = pipe.cmd("EVAL").arg(PROGRESS_TEXT).arg(3);
+        let call = pipe.cmd("EVAL").arg(PROGRESS_TEXT).arg(4);
         call.arg(self.keys.batch(batch)).arg(self.keys.seal()).arg(self.keys.delayed());
-        call.arg(batch.hex()).arg(settled.counter).arg(if barren { "1" } else { "0" });
-        call.arg(settled.fragments.len());
+        call.arg(self.keys.chunk(settled.lease.chunk)).arg(batch.hex()).arg(settled.counter).arg(if barren {
+            "1"
+        } else {
+            "0"
+        });
+        call.arg(settled.lease.chunk.to_string()).arg(self.keys.prefix()).arg(settled.fragments.len());
         for (page, _) in settled.fragments {
             call.arg(*page);
         }

@@ -46,6 +46,18 @@ impl Keys {
         self.of(format_args!("suspect:{key}"))
     }
 
+    // An account: another hash tag, for all namespaces have it in common.
+
+    /// Whether an account is paused or held back. Written by whoever calls it, read before every call; dies once idle for a week.
+    pub fn gate(account: &str) -> String {
+        format!("{{acct:{account}}}:gate")
+    }
+
+    /// What an account has enqueued of a model, and may have. Written by submits and commits; dies once idle for a month.
+    pub fn budget(account: &str, model: &str) -> String {
+        format!("{{acct:{account}}}:tokens:{model}")
+    }
+
     // A batch.
 
     /// The facts of a batch (hash). Written by accept, then field by field by commit, seal and cancel; dies at retention.
@@ -153,6 +165,12 @@ impl Keys {
     /// Chunks in a worker's hands (sorted set by expiry of the lease).
     pub fn claimed(&self) -> String {
         self.of(format_args!("claimed"))
+    }
+
+    /// Chunks of one group that wait for one thing (sorted set by deadline): they may be woken together. Written by
+    /// transitions, emptied by them, by the wake-up and by the commit that settles a chunk.
+    pub fn held(&self, group: &str) -> String {
+        self.of(format_args!("held:{group}"))
     }
 
     /// Lanes that have ready chunks (set). The ready chunks of one lane are `ready:<lane>` (sorted set by deadline);

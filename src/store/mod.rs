@@ -1,6 +1,7 @@
 //! DEVICE: Redis, and only Redis. Split by what is asked; every key string is in [`keys`], every stored shape in
 //! [`record`]. Knows nothing of providers or of HTTP, and decides nothing: policies live in `domain` and `pipeline`.
 
+pub mod accounts;
 pub mod batches;
 pub mod cache;
 pub mod chunks;

@@ -83,6 +83,12 @@ pub const METRICS: &[Metric] = &[
         "Provider calls that failed and are made again later",
     ),
     counter("batchgate_back_pressure_total", &[], "Chunks refused for an enqueued-token limit, and sent again later"),
+    gauge("batchgate_account_paused", &["account"], "1 while nothing is sent for the account until a probe succeeds"),
+    counter(
+        "batchgate_account_pauses_total",
+        &["account", "reason"],
+        "Times an account was paused: account_paused, auth_failed",
+    ),
     counter("batchgate_unknown_status_total", &["provider"], "Batch status words nobody knew; taken as still running"),
     counter("batchgate_broken_lines_total", &["provider"], "Result lines that could not be read"),
     counter("batchgate_stray_lines_total", &[], "Result lines that name no question of the chunk"),

@@ -3,18 +3,18 @@
 
 use super::{
     BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId,
-    RemoteStatus,
+    RemoteStatus, Throttle,
     download::Download,
     exchange::Outgoing,
     faults::PauseSigns,
     harvest::{self, Read, Source},
     parcel,
-    transport::{Dialect, Transport, again, segment},
+    transport::{Dialect, Search, Transport, again, segment},
 };
 use crate::domain::{limits::BatchLimits, prompt::Endpoint};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use reqwest::{Body, Method};
+use reqwest::{Body, Method, header::HeaderValue};
 use std::sync::Arc;
 
 mod answer;
@@ -57,6 +57,30 @@ impl Anthropic {
     async fn batch(&self, what: &str, remote: &RemoteId) -> Result<wire::Batch, CallError> {
         let reply = self.http.call(what, Method::GET, &path(remote)).await?;
         wire::Batch::read(&reply.body).ok_or_else(|| again(what, "the answer is no batch"))
+    }
+
+    /// The batches one key sees that may be the one in doubt, newest first.
+    async fn list(&self, what: &str, key: &HeaderValue, doubt: &Doubt) -> Result<Vec<Candidate>, CallError> {
+        let (mut found, mut after): (Vec<Candidate>, String) = (Vec::new(), String::new());
+        for _ in 0..MAX_PAGES {
+            let reply =
+                self.http.call_with(key, what, Method::GET, &format!("/v1/messages/batches?limit=100{after}")).await?;
+            let (batches, more) = wire::read_page(&reply.body).ok_or_else(|| again(what, "the answer is no list"))?;
+            let Some(last) = batches.last() else { break };
+            let next = format!("&after_id={}", segment(&last.remote.0));
+            let newer: Vec<&wire::Batch> = batches.iter().take_while(|batch| !batch.was_before(doubt)).collect();
+            let repeated = next == after;
+            for candidate in newer.iter().filter_map(|batch| batch.may_be(doubt)) {
+                if !found.contains(&candidate) {
+                    found.push(candidate);
+                }
+            }
+            if newer.len() < batches.len() || !more || repeated {
+                break;
+            }
+            after = next;
+        }
+        Ok(found)
     }
 }
 
@@ -113,25 +137,11 @@ impl BatchProvider for Anthropic {
 
     async fn find(&self, doubt: &Doubt) -> Result<Vec<Candidate>, CallError> {
         let what = format!("look for the batch of {}", doubt.chunk);
-        let (mut found, mut after): (Vec<Candidate>, String) = (Vec::new(), String::new());
-        for _ in 0..MAX_PAGES {
-            let reply = self.http.call(&what, Method::GET, &format!("/v1/messages/batches?limit=100{after}")).await?;
-            let (batches, more) = wire::read_page(&reply.body).ok_or_else(|| again(&what, "the answer is no list"))?;
-            let Some(last) = batches.last() else { break };
-            let next = format!("&after_id={}", segment(&last.remote.0));
-            let newer: Vec<&wire::Batch> = batches.iter().take_while(|batch| !batch.was_before(doubt)).collect();
-            let repeated = next == after;
-            for candidate in newer.iter().filter_map(|batch| batch.may_be(doubt)) {
-                if !found.contains(&candidate) {
-                    found.push(candidate);
-                }
-            }
-            if newer.len() < batches.len() || !more || repeated {
-                break;
-            }
-            after = next;
+        let mut search = Search::new(doubt.credential.as_ref());
+        for (name, key) in self.http.keys() {
+            search.under(&name, self.list(&what, key, doubt).await)?;
         }
-        Ok(found)
+        search.end(&what)
     }
 
     async fn newest(&self) -> Result<Option<Newest>, CallError> {
@@ -139,6 +149,18 @@ impl BatchProvider for Anthropic {
         let reply = self.http.call(&what, Method::GET, "/v1/messages/batches?limit=1").await?;
         let (batches, _) = wire::read_page(&reply.body).ok_or_else(|| again(&what, "the answer is no list"))?;
         Ok(batches.into_iter().next().map(wire::Batch::newest))
+    }
+
+    fn throttle(&self) -> Option<Throttle> {
+        self.http.throttle()
+    }
+
+    fn credential(&self) -> String {
+        self.http.credential()
+    }
+
+    fn has_credential(&self, name: &str) -> bool {
+        self.http.has_credential(name)
     }
 
     async fn discard(&self, _: &InputFile) -> Result<(), CallError> {

@@ -69,6 +69,7 @@ fn candidates_are_newer_and_of_our_size() {
         attempt: 1,
         prompts: 100,
         input: None,
+        credential: None,
         newest_before: Some(Newest { remote: RemoteId(newest.into()), created_at: Some(at.into()) }),
     };
     let running = batch(fixture!("anthropic_batch_in_progress"));

@@ -3,19 +3,20 @@
 
 use super::{
     BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId,
-    RemoteStatus,
+    RemoteStatus, Throttle,
     download::Download,
     exchange::Outgoing,
     faults::PauseSigns,
     harvest::{self, Read, Source},
     parcel,
-    transport::{Dialect, Transport, again, segment},
+    transport::{Dialect, Search, Transport, again, segment},
 };
 use crate::domain::{limits::BatchLimits, prompt::Endpoint};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use reqwest::{
     Body, Method,
+    header::HeaderValue,
     multipart::{Form, Part},
 };
 use std::{collections::HashSet, sync::Arc};
@@ -58,6 +59,29 @@ impl OpenAi {
             .mime_str("application/octet-stream")
             .expect("a media type of the standard");
         (Form::new().text("purpose", "batch").part("file", file), progress)
+    }
+
+    /// The batches one key sees that are the one in doubt.
+    async fn list(&self, what: &str, key: &HeaderValue, doubt: &Doubt) -> Result<Vec<Candidate>, CallError> {
+        let (mut found, mut seen, mut after, mut newest) = (Vec::new(), HashSet::new(), String::new(), None);
+        for _ in 0..MAX_PAGES {
+            let reply = self.http.call_with(key, what, Method::GET, &format!("/batches?limit=100{after}")).await?;
+            let page = wire::read_page(doubt, &reply.body).ok_or_else(|| again(what, "the answer is no list"))?;
+            newest = newest.or(page.newest);
+            // A server that does not know the cursor may start again from page one.
+            let fresh = page.ids.iter().filter(|id| seen.insert((*id).clone())).count();
+            found.extend(
+                page.ours.into_iter().filter(|one| fresh > 0 && !found_already(&found, one)).collect::<Vec<_>>(),
+            );
+            let old = newest
+                .zip(page.oldest)
+                .is_some_and(|(newest, oldest)| newest.saturating_sub(oldest) > LOOK_BACK_SECONDS);
+            match page.ids.last() {
+                Some(last) if page.more && fresh > 0 && !old => after = format!("&after={}", segment(last)),
+                _ => break,
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -121,29 +145,27 @@ impl BatchProvider for OpenAi {
 
     async fn find(&self, doubt: &Doubt) -> Result<Vec<Candidate>, CallError> {
         let what = format!("look for the batch of {}", doubt.chunk);
-        let (mut found, mut seen, mut after, mut newest) = (Vec::new(), HashSet::new(), String::new(), None);
-        for _ in 0..MAX_PAGES {
-            let reply = self.http.call(&what, Method::GET, &format!("/batches?limit=100{after}")).await?;
-            let page = wire::read_page(doubt, &reply.body).ok_or_else(|| again(&what, "the answer is no list"))?;
-            newest = newest.or(page.newest);
-            // A server that does not know the cursor may start again from page one.
-            let fresh = page.ids.iter().filter(|id| seen.insert((*id).clone())).count();
-            found.extend(
-                page.ours.into_iter().filter(|one| fresh > 0 && !found_already(&found, one)).collect::<Vec<_>>(),
-            );
-            let old = newest
-                .zip(page.oldest)
-                .is_some_and(|(newest, oldest)| newest.saturating_sub(oldest) > LOOK_BACK_SECONDS);
-            match page.ids.last() {
-                Some(last) if page.more && fresh > 0 && !old => after = format!("&after={}", segment(last)),
-                _ => break,
-            }
+        let mut search = Search::new(doubt.credential.as_ref());
+        for (name, key) in self.http.keys() {
+            search.under(&name, self.list(&what, key, doubt).await)?;
         }
-        Ok(found)
+        search.end(&what)
     }
 
     async fn newest(&self) -> Result<Option<Newest>, CallError> {
         Ok(None) // metadata names our batches: nothing has to be counted as "before"
+    }
+
+    fn throttle(&self) -> Option<Throttle> {
+        self.http.throttle()
+    }
+
+    fn credential(&self) -> String {
+        self.http.credential()
+    }
+
+    fn has_credential(&self, name: &str) -> bool {
+        self.http.has_credential(name)
     }
 
     async fn discard(&self, input: &InputFile) -> Result<(), CallError> {

@@ -8,8 +8,9 @@ use crate::{
         prompt::Endpoint,
     },
     provider::{
-        Candidate, Doubt, Ended, Line, LineFault, LineOutcome, OutLine, Parcel, Refusal, RemoteId, RemoteStatus,
-        faults::Envelope,
+        Candidate, Doubt, Ended, Line, LineFault, LineOutcome, OutLine, Parcel, Pressure, Refusal, RemoteId,
+        RemoteStatus, TokenLimit,
+        faults::{self, Envelope},
         json::{self, Members},
         parcel::{Bounds, CUSTOM_ID_CHARS, Frame},
         verdict,
@@ -105,16 +106,19 @@ fn sources(batch: &Members<'_>) -> Vec<String> {
     files
 }
 
-/// Codes that mean "not now": the same file may be tried again, and no prompt is at fault.
-const BACK_PRESSURE: [&str; 7] = [
-    "token_limit_exceeded",
-    "rate_limit_exceeded",
-    "insufficient_quota",
-    "billing_hard_limit_reached",
-    "billing_not_active",
-    "server_error",
-    "internal_error",
-];
+/// "Not now": the same file may be tried again, and no prompt is at fault.
+fn pressure(entry: &Envelope) -> Option<Pressure> {
+    if entry.limits_tokens() {
+        let stated = entry.message.as_deref().and_then(faults::stated_limit);
+        return Some(Pressure::Tokens(TokenLimit { stated }));
+    }
+    match entry.code.as_deref()? {
+        code if DIALECT.pause.codes.contains(&code) => Some(Pressure::Spent),
+        "rate_limit_exceeded" => Some(Pressure::Requests),
+        "server_error" | "internal_error" => Some(Pressure::Trouble),
+        _ => None,
+    }
+}
 
 fn read_refusal(batch: &Members<'_>) -> Refusal {
     let entries = batch.object("errors").and_then(|errors| errors.list("data")).unwrap_or_default();
@@ -127,8 +131,8 @@ fn read_refusal(batch: &Members<'_>) -> Refusal {
     let first = |wanted: &dyn Fn(&Envelope) -> bool| {
         entries.iter().map(|(envelope, _)| envelope).find(|envelope| wanted(envelope)).map(&text)
     };
-    if let Some(detail) = first(&|entry| entry.code.as_deref().is_some_and(|code| BACK_PRESSURE.contains(&code))) {
-        return Refusal::BackPressure { detail };
+    if let Some((pressure, entry)) = entries.iter().find_map(|(entry, _)| Some((pressure(entry)?, entry))) {
+        return Refusal::BackPressure { pressure, detail: text(entry) };
     }
     let faults: Vec<LineFault> = entries
         .iter()

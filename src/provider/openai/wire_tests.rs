@@ -105,9 +105,20 @@ fn a_failed_batch_says_what_to_do_next() {
     assert_eq!(told[1], (9, "missing_required_parameter", "Missing required parameter: 'custom_id'."));
 
     let one = |entry: &str| refused(&format!(r#"{{"object":"list","data":[{entry}]}}"#));
-    let limit =
-        one(r#"{"code":"token_limit_exceeded","message":"Enqueued token limit reached.","param":null,"line":null}"#);
-    assert_eq!(limit, Refusal::BackPressure { detail: "Enqueued token limit reached.".to_owned() });
+    let limit = one(
+        r#"{"code":"token_limit_exceeded","message":"Enqueued token limit reached. Limit: 90,000 enqueued tokens.","param":null,"line":null}"#,
+    );
+    let pressure = Pressure::Tokens(TokenLimit { stated: Some(90_000) });
+    let detail = "Enqueued token limit reached. Limit: 90,000 enqueued tokens.".to_owned();
+    assert_eq!(limit, Refusal::BackPressure { pressure, detail });
+    for (code, pressure) in [
+        ("insufficient_quota", Pressure::Spent),
+        ("rate_limit_exceeded", Pressure::Requests),
+        ("server_error", Pressure::Trouble),
+    ] {
+        let refusal = one(&format!(r#"{{"code":"{code}","message":"m","param":null,"line":null}}"#));
+        assert_eq!(refusal, Refusal::BackPressure { pressure, detail: "m".to_owned() });
+    }
     let lost = one(r#"{"code":"invalid_request","message":"Cannot find file f.","param":"file_id","line":null}"#);
     assert_eq!(lost, Refusal::InputLost { detail: "Cannot find file f.".to_owned() });
     let whole = one(r#"{"code":"too_many_tasks","message":"m","param":null,"line":null}"#);
@@ -124,6 +135,7 @@ fn doubt() -> Doubt {
         attempt: 2,
         prompts: 3,
         input: Some(InputFile("file-1".into())),
+        credential: None,
         newest_before: None,
     }
 }

@@ -1,14 +1,20 @@
 #!lua
 -- The part of a commit that a batch sees; runs inside the commit's MULTI. An ended batch never changes.
--- KEYS  1 batch   2 seal queue   3 delayed
+-- KEYS  1 batch   2 seal queue   3 delayed   4 chunk
 -- ARGV  1 batch hex   2 counter of the state the chunk was in   3 '1' if it settled without one success
---       4 number of pages   then pages   then the number of new chunks   then their numbers   then field, delta ...
+--       4 chunk id   5 key prefix
+--       6 number of pages   then pages   then the number of new chunks   then their numbers   then field, delta ...
+local facts = redis.call('HMGET', KEYS[4], 'wait', 'held', 'prompts')
+if facts[2] and facts[2] ~= '' then redis.call('ZREM', ARGV[5] .. 'held:' .. facts[2], ARGV[4]) end
+redis.call('HDEL', KEYS[4], 'wait', 'held')
 if redis.call('HEXISTS', KEYS[1], 'ended') == 1 or redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+if facts[1] and facts[1] ~= '' and redis.call('HINCRBY', KEYS[1], 'w:' .. facts[1], -facts[3]) <= 0 then
+  redis.call('HDEL', KEYS[1], 'w:' .. facts[1], 'ws:' .. facts[1], 'wd:' .. facts[1])
+end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local at = 5
-
-for _ = 1, tonumber(ARGV[4]) do
+local at = 7
+for _ = 1, tonumber(ARGV[6]) do
   redis.call('ZADD', KEYS[2], now, ARGV[1] .. ':' .. ARGV[at])
   at = at + 1
 end

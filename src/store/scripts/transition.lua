@@ -4,8 +4,10 @@
 -- ARGV  1 chunk id   2 token   3 states it may come from, comma-separated   4 state it goes to
 --       5 'hold', or the delay in ms after which it may be claimed again   6 skew ms
 --         (at once, if the batch was cancelled meanwhile and all is well: a planned chunk has only to be settled, a
---         running one only to be cancelled; a doubt, a back-off and an adopted batch keep their wait)
---       7 'asking' if this step leads to a paid call: refused when the batch wants no more   8.. field, value
+--         running one only to be cancelled; a doubt, a back-off, an adopted batch and a shut account keep their wait)
+--       7 'asking' if this step leads to a paid call: refused when the batch wants no more
+--       8 why it waits, or '': what it waited for stays while it is held and is over once it is given back
+--       9 that in detail   10 group it may be woken with, or ''   11 key prefix   12.. field, value
 -- answer: 'ok', 'lost' (another dispatch has it), 'ending' (the batch was cancelled), or the state it was found in
 if redis.call('GET', KEYS[2]) ~= ARGV[2] then return 'lost' end
 local state = redis.call('HGET', KEYS[1], 'state')
@@ -21,7 +23,7 @@ if counter[state] ~= counter[ARGV[4]] and redis.call('EXISTS', KEYS[3]) == 1 the
 end
 redis.call('HSET', KEYS[1], 'state', ARGV[4])
 if ARGV[5] ~= 'hold' then redis.call('HSET', KEYS[1], 'reclaims', 0) end
-for i = 8, #ARGV, 2 do
+for i = 12, #ARGV, 2 do
   if ARGV[i] == 'reported' and redis.call('EXISTS', KEYS[3]) == 1 then
     local before = tonumber(redis.call('HGET', KEYS[1], 'reported') or '0')
     redis.call('HINCRBY', KEYS[3], 'reported', tonumber(ARGV[i + 1]) - before)
@@ -32,13 +34,33 @@ for i = 8, #ARGV, 2 do
     redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
   end
 end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[6])
+local reason = ARGV[8]
+if reason ~= '' or ARGV[5] ~= 'hold' then
+  local facts = redis.call('HMGET', KEYS[1], 'wait', 'held', 'prompts', 'deadline')
+  local before, group = facts[1] or '', facts[2] or ''
+  if redis.call('EXISTS', KEYS[3]) == 1 then
+    if before ~= reason and before ~= '' and redis.call('HINCRBY', KEYS[3], 'w:' .. before, -facts[3]) <= 0 then
+      redis.call('HDEL', KEYS[3], 'w:' .. before, 'ws:' .. before, 'wd:' .. before)
+    end
+    if before ~= reason and reason ~= '' then redis.call('HINCRBY', KEYS[3], 'w:' .. reason, facts[3]) end
+    if reason ~= '' then
+      redis.call('HSETNX', KEYS[3], 'ws:' .. reason, now)
+      redis.call('HSET', KEYS[3], 'wd:' .. reason, ARGV[9])
+    end
+  end
+  if group ~= ARGV[10] and group ~= '' then redis.call('ZREM', ARGV[11] .. 'held:' .. group, ARGV[1]) end
+  if ARGV[10] ~= '' then redis.call('ZADD', ARGV[11] .. 'held:' .. ARGV[10], facts[4] or 0, ARGV[1]) end
+  redis.call('HSET', KEYS[1], 'wait', reason, 'held', ARGV[10])
+end
+
 if ARGV[5] ~= 'hold' then
-  local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[6])
   local delay = tonumber(ARGV[5])
   if cancel then
     local facts = redis.call('HMGET', KEYS[1], 'cancel_sent', 'fails', 'adopted')
-    local well = facts[1] ~= '1' and (facts[2] or '0') == '0' and not facts[3]
+    local well = facts[1] ~= '1' and (facts[2] or '0') == '0' and not facts[3] and reason == ''
     if ARGV[4] == 'planned' or (ARGV[4] == 'running' and well) then delay = 0 end
   end
   redis.call('DEL', KEYS[2])

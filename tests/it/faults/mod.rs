@@ -2,6 +2,7 @@
 //! right all the same, and nothing is paid twice.
 
 mod accounts;
+mod budgets;
 mod crashes;
 mod creates;
 mod deadlines;
@@ -9,7 +10,9 @@ mod downloads;
 mod drains;
 mod lines;
 mod poison;
+mod rates;
 mod redis_away;
 mod redis_full;
+mod rotation;
 mod windows;
 mod zombies;

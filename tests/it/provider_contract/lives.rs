@@ -3,7 +3,7 @@
 use super::desk::{Desk, answer, by_id, failure};
 use batchgate::{
     domain::outcome::FailureCode,
-    provider::{CallError, CreateError, LineOutcome, Refusal, RemoteStatus},
+    provider::{CallError, CreateError, LineOutcome, Pressure, Refusal, RemoteStatus, TokenLimit},
 };
 use serde_json::json;
 
@@ -150,8 +150,9 @@ pub(super) async fn the_token_limit_is_back_pressure(desk: Desk) {
         .await;
     let order = desk.order("limit", &["a", "b"]);
     let status = desk.settled(&desk.created(&order).await).await;
-    let RemoteStatus::Refused(Refusal::BackPressure { detail }) = status else { panic!("{status:?}") };
+    let RemoteStatus::Refused(Refusal::BackPressure { pressure, detail }) = status else { panic!("{status:?}") };
     assert!(detail.starts_with("Enqueued token limit reached"), "{detail}");
+    assert!(matches!(pressure, Pressure::Tokens(TokenLimit { stated: Some(90_000) })), "{pressure:?}");
 }
 
 /// OpenAI refuses the batch and names the lines; Anthropic lets the rest run.

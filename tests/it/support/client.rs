@@ -156,6 +156,17 @@ pub(crate) fn count(object: &Value, name: &str) -> u64 {
     object["counts"][name].as_u64().unwrap_or_else(|| panic!("no count of {name}: {object}"))
 }
 
+/// What a batch says it waits for: reason and prompts.
+pub(crate) fn waiting(object: &Value) -> Vec<(String, u64)> {
+    let told = object["waiting"].as_array().unwrap_or_else(|| panic!("no list of what it waits for: {object}"));
+    let one = |waiting: &Value| {
+        assert!(waiting["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{object}");
+        assert!(waiting["since"].as_str().is_some_and(|since| since.starts_with("20")), "{object}");
+        (waiting["reason"].as_str().unwrap_or_default().to_owned(), waiting["prompts"].as_u64().unwrap_or_default())
+    };
+    told.iter().map(one).collect()
+}
+
 /// Conservation: nothing is lost and nothing counted twice, at every read.
 pub(crate) fn adds_up(object: &Value) {
     let sum: u64 =
@@ -165,6 +176,7 @@ pub(crate) fn adds_up(object: &Value) {
     let ended = object["status"] == "ended";
     assert_eq!(ended, !object["ended_at"].is_null(), "{object}");
     assert!(!ended || count(object, "pending") == 0, "ended with something pending: {object}");
+    assert!(!ended || object["waiting"] == json!([]), "ended and waiting: {object}");
     let small = count(object, "total") <= 1_000;
     assert_eq!(object["results"].is_array(), ended && small, "results come with small ended batches: {object}");
 }

@@ -48,6 +48,9 @@ fn lifetime(key: &str) -> Option<Life> {
     if key.starts_with("{sys}:batch:") {
         return Some(Life::Kept);
     }
+    if key.starts_with("{acct:") {
+        return Some(Life::Mortal);
+    }
     let parts: Vec<&str> = key.strip_prefix("{default}:")?.split(':').collect();
     match parts[..] {
         ["c", _] | ["i", _, _] | ["r", _] => Some(Life::Mortal),

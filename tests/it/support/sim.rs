@@ -16,6 +16,9 @@ pub(crate) enum Kind {
     Referee,
 }
 
+/// Two keys of one account, and one of another that sees nothing of theirs.
+const KEYS: [(&str, &str); 3] = [("default", "sim-key"), ("default", "new-key"), ("other", "other-key")];
+
 pub(crate) struct Sim {
     base: String,
     http: reqwest::Client,
@@ -34,6 +37,9 @@ impl Sim {
             Kind::Referee => referee(),
         };
         command.args(["--listen", "127.0.0.1:0"]).env("TMPDIR", dir);
+        for (account, key) in KEYS {
+            command.args(["--key", &format!("{account}={key}")]);
+        }
         let mut process = Process::start(&format!("sim-{kind:?}"), command, dir);
         let base = wait::until("the simulator to say where it listens", async || {
             let said = process.said();

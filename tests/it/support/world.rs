@@ -49,6 +49,21 @@ impl World {
         self.gateways.last_mut().expect("one was pushed")
     }
 
+    /// Gateways started from now on have these keys for both providers, in this order.
+    pub(crate) fn set_keys(&mut self, keys: &[&str]) {
+        let names: Vec<String> = (0..keys.len()).map(|n| format!("KEY_{n}")).collect();
+        self.env.extend(names.iter().cloned().zip(keys.iter().map(|key| (*key).to_owned())));
+        let provider = |name: &str, base: String| {
+            format!(
+                "[[providers]]\nname = \"{name}\"\nkind = \"{name}-batch\"\nbase_url = \"{base}\"\napi_key_env = {names:?}\n"
+            )
+        };
+        let file = self.dir.path().join("providers.toml");
+        let text = provider("anthropic", self.sim.anthropic()) + &provider("openai", self.sim.openai());
+        std::fs::write(&file, text).expect("the world's directory is writable");
+        self.env.insert("BATCHGATE_CONFIG".into(), file.display().to_string());
+    }
+
     /// kill -9 of the first gateway.
     pub(crate) fn kill_gateway(&mut self) {
         self.gateways.remove(0).process.kill();

@@ -1,0 +1,227 @@
+//! What the state of a provider account means for a chunk of its: asked before every call, told after it. All gateways
+//! share that state; a chunk's own state changes in calls of their own, before or after, and either may be lost: what
+//! an account is told is true by itself, and a chunk that waits always comes back by itself.
+
+use super::{
+    Gateway,
+    dispatch::{After, Held},
+};
+use crate::{
+    clock::{self, Millis},
+    domain::{
+        account::{Call, Closed, Gate, Pass, Probing, Reason, Waits},
+        chunk::ChunkState,
+    },
+    provider::CallError,
+    store::{
+        StoreError,
+        chunks::{Release, Step},
+    },
+};
+use std::time::Duration;
+
+/// Longest time a refusal's Retry-After holds back the whole account; then one call asks again.
+const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
+/// Chunks woken at once, and how often: a million in all.
+const WAKE: usize = 1_000;
+
+/// A chunk that was let through to its provider.
+#[derive(Clone, Copy, Debug)]
+pub struct Passage {
+    call: Call,
+    probe: bool,
+}
+
+/// The group of chunks that wait for an account to work again.
+fn group(account: &str) -> String {
+    format!("pause:{account}")
+}
+
+fn probing(held: &Held<'_>) -> Probing {
+    let settings = &held.gateway.settings;
+    Probing { first: settings.poll_min, last: settings.poll_max * 5, lease: settings.lease * 2 }
+}
+
+/// Asks for the way to the provider; the chunk waits where it is if it is shut.
+pub async fn enter(held: &Held<'_>, call: Call) -> Result<Result<Passage, After>, StoreError> {
+    let (account, store) = (&held.chunk.lane.account, &held.gateway.store);
+    if store.gate(account).await?.0 == Gate::default() {
+        return Ok(Ok(Passage { call, probe: false }));
+    }
+    let (dispatch, probing) = (held.lease.token.as_str(), probing(held));
+    let (pass, now) = store.change_gate(account, |gate, now| (gate.enter(call, dispatch, now, probing), now)).await?;
+    match pass {
+        Pass::Free => Ok(Ok(Passage { call, probe: false })),
+        Pass::Probe => Ok(Ok(Passage { call, probe: true })),
+        Pass::Closed(_) if held.gives_up() => held.give_up().await.map(Err),
+        Pass::Closed(closed) => {
+            let state = &held.chunk.state;
+            // Whoever probes wakes the others; these come by themselves only so that somebody does.
+            let paused = closed.reason != Reason::RateLimited;
+            let spread = if paused {
+                held.gateway.settings.poll_max.mul_f64(2.0 * rand::random::<f64>())
+            } else {
+                Duration::ZERO
+            };
+            let delay = closed.until.saturating_sub(now) + clock::millis(spread);
+            wait(held, &closed, delay, Move { from: state, to: state, fields: Vec::new() }).await.map(Err)
+        }
+    }
+}
+
+impl Passage {
+    /// The provider answered, whatever it said to the call itself: the account works.
+    pub async fn answered(&self, held: &Held<'_>) -> Result<(), StoreError> {
+        note_throttle(held, 0).await?;
+        if !self.probe {
+            return Ok(());
+        }
+        let (account, dispatch) = (&held.chunk.lane.account, held.lease.token.as_str());
+        let change = |gate: &mut Gate, now| (gate.worked(self.call, dispatch, now), gate.pause.is_none());
+        if let (true, healed) = held.gateway.store.change_gate(account, change).await? {
+            tracing::info!(%account, healed, "the provider account works again");
+            wake_all(held.gateway, account).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A step of a chunk whose call failed: from where, to where, and with what.
+pub struct Move<'a> {
+    pub from: &'a ChunkState,
+    pub to: &'a ChunkState,
+    pub fields: Vec<(&'static str, String)>,
+}
+
+/// A call failed: the chunk is tried again later, and what concerns its account too is told to the account.
+pub async fn failed(held: &Held<'_>, call: Call, error: &CallError, mut step: Move<'_>) -> Result<After, StoreError> {
+    let account = &held.chunk.lane.account;
+    if let CallError::Paused { auth, .. } = error {
+        let reason = if *auth { Reason::AuthFailed } else { Reason::AccountPaused };
+        return pause(held, call, reason, &bare(error), step).await;
+    }
+    let back_off = held.back_off(error);
+    note_throttle(held, back_off).await?;
+    step.fields.push(("fails", (held.chunk.fails + 1).to_string()));
+    let (gate, now) = held.gateway.store.gate(account).await?;
+    match gate.closed(call, now) {
+        Some(closed) => {
+            let delay = closed.until.saturating_sub(now).max(back_off);
+            wait(held, &closed, delay, step).await
+        }
+        None => held.step(&[step.from.word()], step.to, step.fields, Release::After(back_off)).await,
+    }
+}
+
+/// The provider will do nothing for this account until somebody acts: it is paused, and probed again.
+pub async fn pause(
+    held: &Held<'_>,
+    call: Call,
+    reason: Reason,
+    said: &str,
+    step: Move<'_>,
+) -> Result<After, StoreError> {
+    let (account, dispatch) = (&held.chunk.lane.account, held.lease.token.as_str());
+    let remedy = match reason {
+        Reason::AuthFailed => "check its key in api_key_env",
+        _ => "check its quota, credit and spend limits",
+    };
+    let detail = format!("{account} answered {said}: {remedy}; probed again by itself");
+    let probing = probing(held);
+    let change = |gate: &mut Gate, now| {
+        let news = gate.refused(call, (reason, detail.clone()), dispatch, now, probing);
+        (news, gate.pause.as_ref().map_or(now, |pause| pause.probe_at), now)
+    };
+    let (news, until, now) = held.gateway.store.change_gate(account, change).await?;
+    if news {
+        tracing::error!(%account, reason = reason.word(), said, "provider account paused; no prompt fails, it is probed again");
+        let labels = [("account", account.clone()), ("reason", reason.word().to_owned())];
+        metrics::counter!("batchgate_account_pauses_total", &labels).increment(1);
+    }
+    wait(held, &Closed { reason, detail, until }, until.saturating_sub(now), step).await
+}
+
+/// Nothing more is created for the account for so long.
+pub async fn hold_creates(held: &Held<'_>, wait_ms: Millis, step: Move<'_>) -> Result<After, StoreError> {
+    let account = &held.chunk.lane.account;
+    let detail = format!("{account} takes no more requests for now");
+    let change = |gate: &mut Gate, now| gate.hold_back(Call::Create, now + wait_ms, &detail);
+    held.gateway.store.change_gate(account, change).await?;
+    let closed = Closed { reason: Reason::RateLimited, detail, until: 0 };
+    wait(held, &closed, wait_ms, step).await
+}
+
+/// No key of the account sees what this chunk left at the provider. A matter of this chunk alone: the account works.
+pub async fn unseen(held: &Held<'_>, detail: String, step: Move<'_>) -> Result<After, StoreError> {
+    if held.gives_up() {
+        return held.give_up().await;
+    }
+    let closed = Closed { reason: Reason::AuthFailed, detail, until: 0 };
+    wait(held, &closed, clock::millis(held.gateway.settings.poll_max), step).await
+}
+
+/// Waits for the account, never past the deadline; with a little jitter, so that not all come at once.
+async fn wait(held: &Held<'_>, closed: &Closed, delay: Millis, step: Move<'_>) -> Result<After, StoreError> {
+    let woken = matches!(closed.reason, Reason::AuthFailed | Reason::AccountPaused);
+    let group = woken.then(|| group(&held.chunk.lane.account));
+    let waits = Waits { reason: closed.reason, detail: closed.detail.clone(), group };
+    let jitter = held.gateway.settings.poll_min.mul_f64(rand::random::<f64>());
+    let release = Release::After(held.within_deadline(delay + clock::millis(jitter)));
+    let from = [step.from.word()];
+    held.try_step(&Step { from: &from, to: step.to, fields: step.fields, release, asking: false, waits: Some(&waits) })
+        .await
+}
+
+/// Tells the account what the headers of replies have said since the last time. `fallback`: a refusal that says nothing.
+async fn note_throttle(held: &Held<'_>, fallback: Millis) -> Result<(), StoreError> {
+    let Some(throttle) = held.provider().and_then(|provider| provider.throttle()) else { return Ok(()) };
+    let account = &held.chunk.lane.account;
+    let bound = if throttle.refused { MAX_HOLD } else { held.gateway.settings.poll_max * 10 };
+    let wait = throttle.wait.map_or(fallback, |wait| clock::millis(wait.min(bound)));
+    let change = |gate: &mut Gate, now: Millis| {
+        let until = clock::rfc3339(now + wait);
+        let detail = if throttle.refused {
+            format!("{account} has had enough requests and wants none before {until}")
+        } else {
+            format!("nothing is left of {account}'s rate limit before {until}")
+        };
+        gate.hold_back(throttle.call, now + wait, &detail);
+    };
+    held.gateway.store.change_gate(account, change).await
+}
+
+/// Everything that waits for this account moves on at once.
+async fn wake_all(gateway: &Gateway, account: &str) -> Result<(), StoreError> {
+    let group = group(account);
+    for _ in 0..WAKE {
+        if gateway.store.wake(&group, WAKE).await? < WAKE {
+            break;
+        }
+    }
+    gateway.wake.chunks.notify_one();
+    Ok(())
+}
+
+/// At the start of a worker: keys may have changed, so accounts that are paused are probed at once.
+pub async fn probe_at_start(gateway: &Gateway) -> Result<(), StoreError> {
+    for account in gateway.providers.keys() {
+        gateway.store.change_gate(account, |gate, now| gate.probe_now(now)).await?;
+        wake_all(gateway, account).await?;
+    }
+    Ok(())
+}
+
+/// Which accounts are paused, for `/metrics`.
+pub async fn paused(gateway: &Gateway) -> Result<Vec<(String, bool)>, StoreError> {
+    let mut told = Vec::new();
+    for account in gateway.providers.keys() {
+        told.push((account.clone(), gateway.store.gate(account).await?.0.pause.is_some()));
+    }
+    Ok(told)
+}
+
+/// Status and code alone: what was tried names another team's chunk, what the provider says may quote a prompt.
+fn bare(error: &CallError) -> String {
+    let head = error.head();
+    head.rsplit_once(": ").map_or(head, |(_, said)| said).to_owned()
+}

@@ -1,0 +1,152 @@
+//! What all gateways know of a provider account: its gate, and the tokens it has enqueued. A change is worked out by
+//! the domain and swapped in if nobody was faster.
+
+use super::{Store, StoreError, keys::Keys, script};
+use crate::{
+    clock::Millis,
+    domain::{account::Gate, budget::Budget, chunk::ChunkState, id::ChunkId},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::time::Duration;
+
+/// Tries at a swap; with dozens of workers at one account a few are lost.
+const SWAPS: u32 = 50;
+const GATE_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+const BUDGET_KEPT: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+
+impl Store {
+    /// An account's gate as it is, and the time.
+    pub async fn gate(&self, account: &str) -> Result<(Gate, Millis), StoreError> {
+        let (text, now) = self.read_with_time(&Keys::gate(account)).await?;
+        Ok((unpack(&text, "gate")?, now))
+    }
+
+    /// Changes an account's gate. The change may be asked for several times and must depend on its arguments alone.
+    pub async fn change_gate<T>(
+        &self,
+        account: &str,
+        mut change: impl FnMut(&mut Gate, Millis) -> T,
+    ) -> Result<T, StoreError> {
+        let change = |gate: &mut Gate, now| {
+            let said = change(gate, now);
+            *gate = std::mem::take(gate).tidied(now);
+            said
+        };
+        self.change(&Keys::gate(account), GATE_KEPT, change).await
+    }
+
+    /// Changes what an account has enqueued of a model; as [`Store::change_gate`].
+    pub async fn change_budget<T>(
+        &self,
+        account: &str,
+        model: &str,
+        change: impl FnMut(&mut Budget, Millis) -> T,
+    ) -> Result<T, StoreError> {
+        self.change(&Keys::budget(account, model), BUDGET_KEPT, change).await
+    }
+
+    /// Takes chunks out of a budget that are settled or gone: whoever settled them died before he said so.
+    pub async fn clear_budget(&self, account: &str, model: &str) -> Result<usize, StoreError> {
+        let (text, _) = self.read_with_time(&Keys::budget(account, model)).await?;
+        let budget: Budget = unpack(&text, "budget")?;
+        let ours: Vec<(&String, ChunkId)> =
+            budget.chunks().filter_map(|name| Some((name, self.reserved(name)?))).collect();
+        let mut pipe = redis::pipe();
+        for (_, chunk) in &ours {
+            pipe.hget(self.keys.chunk(*chunk), "state");
+        }
+        let states: Vec<Option<String>> =
+            if ours.is_empty() { Vec::new() } else { pipe.query_async(&mut self.main.clone()).await? };
+        let over = |state: &Option<String>| state.as_ref().is_none_or(|state| state == ChunkState::Settled.word());
+        let gone: Vec<String> =
+            ours.iter().zip(&states).filter(|(_, state)| over(state)).map(|((name, _), _)| (*name).clone()).collect();
+        if !gone.is_empty() {
+            self.change_budget(account, model, |budget, _| gone.iter().for_each(|name| budget.release(name))).await?;
+        }
+        Ok(gone.len())
+    }
+
+    /// A chunk's name in a budget: those of other namespaces stand there too.
+    pub fn reservation(&self, chunk: ChunkId) -> String {
+        format!("{}{chunk}", self.keys.prefix())
+    }
+
+    fn reserved(&self, name: &str) -> Option<ChunkId> {
+        ChunkId::parse(name.strip_prefix(self.keys.prefix())?)
+    }
+
+    /// Makes chunks of a group due, the most urgent first; how many there were.
+    pub async fn wake(&self, group: &str, most: usize) -> Result<usize, StoreError> {
+        let mut call = script!("wake").prepare_invoke();
+        call.key(self.keys.held(group)).key(self.keys.delayed()).arg(most);
+        Ok(call.invoke_async(&mut self.lease.clone()).await?)
+    }
+
+    async fn read_with_time(&self, key: &str) -> Result<(String, Millis), StoreError> {
+        let mut pipe = redis::pipe();
+        pipe.get(key).cmd("TIME");
+        let (text, (seconds, micros)): (Option<String>, (u64, u64)) = pipe.query_async(&mut self.lease.clone()).await?;
+        Ok((text.unwrap_or_default(), seconds * 1_000 + micros / 1_000 + self.skew_ms))
+    }
+
+    async fn change<S, T>(
+        &self,
+        key: &str,
+        kept: Duration,
+        mut change: impl FnMut(&mut S, Millis) -> T,
+    ) -> Result<T, StoreError>
+    where
+        S: Default + PartialEq + Serialize + DeserializeOwned,
+    {
+        for _ in 0..SWAPS {
+            let (before, now) = self.read_with_time(key).await?;
+            let mut state: S = unpack(&before, key)?;
+            let said = change(&mut state, now);
+            let after = if state == S::default() { String::new() } else { pack(&state) };
+            if after == before {
+                return Ok(said);
+            }
+            let mut call = script!("swap").prepare_invoke();
+            call.key(key).arg(&before).arg(&after).arg(crate::clock::millis(kept));
+            if call.invoke_async::<u8>(&mut self.lease.clone()).await? == 1 {
+                return Ok(said);
+            }
+        }
+        Err(StoreError::Away(redis::RedisError::from((redis::ErrorKind::Io, "an account's state changes too fast"))))
+    }
+}
+
+/// Version, then JSON.
+fn pack<S: Serialize>(state: &S) -> String {
+    format!("1{}", serde_json::to_string(state).expect("our own shapes serialize"))
+}
+
+fn unpack<S: Default + DeserializeOwned>(text: &str, what: &str) -> Result<S, StoreError> {
+    match text.split_at_checked(1) {
+        None => Ok(S::default()),
+        Some(("1", json)) => serde_json::from_str(json).map_err(|why| StoreError::corrupt(what, why)),
+        Some((version, _)) => Err(StoreError::corrupt(what, format!("unknown version {version}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::account::{Call, Probing, Reason};
+
+    #[test]
+    fn states_come_back_and_what_version_1_wrote_stays_readable() {
+        let mut gate = Gate::default();
+        let second = Duration::from_secs(1);
+        let probing = Probing { first: second, last: second, lease: second };
+        gate.refused(Call::Create, (Reason::AuthFailed, "401".into()), "t", 5, probing);
+        let text = r#"1{"pause":{"reason":"auth_failed","detail":"401","since":5,"creates":true,"reads":false,"failures":0,"probe_at":1005,"prober":""},"creates":{"until":0,"detail":""},"reads":{"until":0,"detail":""}}"#;
+        assert_eq!(pack(&gate), text);
+        assert_eq!(unpack::<Gate>(text, "gate").expect("readable"), gate);
+        let mut budget = Budget::default();
+        budget.reserve("{default}:x", 7);
+        let text = r#"1{"cap":null,"stated":null,"judged":0,"in_flight":{"{default}:x":7}}"#;
+        assert_eq!((pack(&budget), unpack::<Budget>(text, "budget").expect("readable")), (text.to_owned(), budget));
+        assert!(unpack::<Gate>("2{}", "gate").is_err() && unpack::<Gate>("", "gate").expect("none") == Gate::default());
+    }
+}
