@@ -10,13 +10,14 @@ use reqwest::Method;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The closed lists of the product page, as far as there is something behind them.
-const CODES: [&str; 14] = [
+const CODES: [&str; 15] = [
     "malformed_body",
     "unauthorized",
     "forbidden",
     "not_found",
     "batch_running",
     "batch_ended",
+    "nothing_to_retry",
     "idempotency_in_progress",
     "body_too_large",
     "unsupported_media_type",
