@@ -14,6 +14,12 @@ pub fn millis(duration: Duration) -> Millis {
     Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }
 
+/// A time as RFC 3339 writes it; before 1970 is 1970. None if it is not one.
+pub fn parse_rfc3339(text: &str) -> Option<Millis> {
+    let at: jiff::Timestamp = text.parse().ok()?;
+    Some(Millis::try_from(at.as_millisecond()).unwrap_or(0))
+}
+
 /// RFC 3339 in UTC, to the millisecond.
 pub fn rfc3339(ms: Millis) -> String {
     let at = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());

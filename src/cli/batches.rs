@@ -29,6 +29,18 @@ pub(crate) struct ListArgs {
     /// Those behind this batch
     #[arg(long, value_name = "ID")]
     after: Option<String>,
+    /// Only those that are running, canceling or ended
+    #[arg(long, value_parser = ["running", "canceling", "ended"])]
+    status: Option<String>,
+    /// Only those of this run (name or name~attempt, as they were sent)
+    #[arg(long)]
+    run: Option<String>,
+    /// Only those with this label; may be repeated, then with all of them
+    #[arg(long, value_name = "NAME=VALUE", value_parser = submit::label)]
+    metadata: Vec<(String, String)>,
+    /// Only those created then or later: 2026-11-30T09:00:00Z
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
     #[command(flatten)]
     pub(crate) door: Door,
 }
@@ -57,7 +69,8 @@ pub(crate) async fn cancel(client: &Client, args: CancelArgs) -> Result<Ending, 
 }
 
 pub(crate) async fn list(client: &Client, args: ListArgs) -> Result<Ending, Failure> {
-    let page = client.list(&Listing { limit: args.limit, after: args.after }).await?;
+    let ListArgs { limit, after, status, run, metadata, since, .. } = args;
+    let page = client.list(&Listing { limit, after, status, run, since, metadata }).await?;
     if args.door.json {
         out::json(&page)?;
         return Ok(Ending::Fine);
@@ -66,7 +79,8 @@ pub(crate) async fn list(client: &Client, args: ListArgs) -> Result<Ending, Fail
         out::say(&row(object)?)?;
     }
     if page["has_more"] == true {
-        note(&format!("more with: batchgate list --after {}", page["last_id"].as_str().unwrap_or_default()));
+        let last = page["last_id"].as_str().unwrap_or_default();
+        note(&format!("more with: --after {}", out::clip(last, 60)));
     }
     Ok(Ending::Fine)
 }

@@ -30,7 +30,7 @@ pub(crate) struct Client {
     key: Option<String>,
 }
 
-/// What POST /batches answered.
+/// What a request that makes a batch was answered.
 pub(crate) struct Accepted {
     pub(crate) batch: Value,
     /// The gateway had seen this Idempotency-Key before: this is its first answer again.
@@ -51,6 +51,11 @@ pub(crate) struct Read {
 pub(crate) struct Listing {
     pub(crate) limit: u32,
     pub(crate) after: Option<String>,
+    pub(crate) status: Option<String>,
+    pub(crate) run: Option<String>,
+    pub(crate) since: Option<String>,
+    /// All of these labels.
+    pub(crate) metadata: Vec<(String, String)>,
 }
 
 impl Client {
@@ -98,6 +103,22 @@ impl Client {
                 Failure::Refused(problem) => Failure::Refused(Box::new(problem.shifted(upload.added_lines))),
                 other => other,
             })?;
+        self.accepted(response).await
+    }
+
+    /// Asks once more what a batch left unanswered; repeats as [`Client::submit`] does.
+    pub(crate) async fn retry(&self, id: &str, idempotency_key: &str) -> Result<Accepted, Failure> {
+        let url = self.url(&["batches", id, "retry"]);
+        let response = self
+            .patiently(async || {
+                let request = self.request(Method::POST, url.clone()).header("idempotency-key", idempotency_key);
+                self.send(request).await
+            })
+            .await?;
+        self.accepted(response).await
+    }
+
+    async fn accepted(&self, response: Response) -> Result<Accepted, Failure> {
         let replayed = response.headers().get("idempotency-replayed").is_some_and(|value| value == "true");
         Ok(Accepted { batch: self.json(response).await?, replayed })
     }
@@ -115,8 +136,14 @@ impl Client {
     pub(crate) async fn list(&self, listing: &Listing) -> Result<Value, Failure> {
         let mut url = self.url(&["batches"]);
         url.query_pairs_mut().append_pair("limit", &listing.limit.to_string());
-        if let Some(after) = &listing.after {
-            url.query_pairs_mut().append_pair("after", after);
+        let Listing { after, status, run, since, .. } = listing;
+        for (name, value) in [("after", after), ("status", status), ("run", run), ("since", since)] {
+            if let Some(value) = value {
+                url.query_pairs_mut().append_pair(name, value);
+            }
+        }
+        for (name, value) in &listing.metadata {
+            url.query_pairs_mut().append_pair(&format!("metadata.{name}"), value);
         }
         self.get(url).await
     }

@@ -77,6 +77,8 @@ enum Command {
     List(batches::ListArgs),
     /// End a batch; what is answered by then is kept
     Cancel(batches::CancelArgs),
+    /// Ask once more what a batch left unanswered, as a new batch
+    Retry(submit::RetryArgs),
     /// Keys of the gateway
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -118,6 +120,7 @@ async fn dispatch(command: Command) -> Result<Ending, Failure> {
         Command::Results(args) => results::run(&args.door.client()?, args).await,
         Command::List(args) => batches::list(&args.door.client()?, args).await,
         Command::Cancel(args) => batches::cancel(&args.door.client()?, args).await,
+        Command::Retry(args) => submit::retry(&args.door.client()?, args).await,
         Command::Key(command) => key::run(&command),
         Command::Healthcheck(args) => healthcheck(args).await,
     }

@@ -23,12 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(crate) struct SubmitArgs {
     /// NDJSON (.ndjson, .jsonl) or JSON; OpenAI and Anthropic batch lines are welcome
     file: PathBuf,
-    /// Stay until the batch has ended; Ctrl-C detaches
-    #[arg(long)]
-    wait: bool,
-    /// Write the results here, in order (`-` for standard output); implies --wait
-    #[arg(short, long, value_name = "OUT")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    staying: Staying,
     /// Send under this key instead of a fresh one, so that a repeat is recognised
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
@@ -36,6 +32,30 @@ pub(crate) struct SubmitArgs {
     pub(crate) door: Door,
     #[command(flatten)]
     options: BatchOptions,
+}
+
+/// Whether a command that made a batch stays with it.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Staying {
+    /// Stay until the batch has ended; Ctrl-C detaches
+    #[arg(long)]
+    wait: bool,
+    /// Write the results here, in order (`-` for standard output); implies --wait
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct RetryArgs {
+    /// batch_... that has ended
+    id: String,
+    #[command(flatten)]
+    staying: Staying,
+    /// Send under this key instead of a fresh one, so that a repeat is recognised
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+    #[command(flatten)]
+    pub(crate) door: Door,
 }
 
 /// Fields of the batch; they win over those in the file.
@@ -95,22 +115,32 @@ fn json_object(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
 pub(crate) async fn run(client: &Client, args: SubmitArgs) -> Result<Ending, Failure> {
-    let json = args.door.json;
     let upload = Upload::open(&args.file, &args.options.members())?;
     let key = args.idempotency_key.unwrap_or_else(|| Uuid::new_v4().to_string());
     let accepted = send(client, &upload, &key, &args.file.display().to_string()).await?;
+    stay(client, accepted, args.staying, args.door.json).await
+}
+
+pub(crate) async fn retry(client: &Client, args: RetryArgs) -> Result<Ending, Failure> {
+    let key = args.idempotency_key.unwrap_or_else(|| Uuid::new_v4().to_string());
+    let accepted = client.retry(&args.id, &key).await?;
+    stay(client, accepted, args.staying, args.door.json).await
+}
+
+/// Says which batch was made, and stays with it if that was asked for.
+async fn stay(client: &Client, accepted: Accepted, staying: Staying, json: bool) -> Result<Ending, Failure> {
     let batch = Batch::read(&accepted.batch)?;
     if accepted.replayed {
         note("this Idempotency-Key was used before: this is the batch it made");
     }
-    let target = args.output.map(Target::from);
-    if !args.wait && target.is_none() {
+    let target = staying.output.map(Target::from);
+    if !staying.wait && target.is_none() {
         if json {
             out::json(&accepted.batch)?;
         } else {

@@ -87,6 +87,17 @@ pub struct Options {
     pub(super) faulty: bool,
 }
 
+/// What a batch's retry takes over from it beside the prompts: neither laid into their bodies nor part of their keys.
+/// Stored with the batch; a field that an older batch lacks is the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Terms {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<u64>,
+    pub repeats: Repeats,
+    pub cache: CacheMode,
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
@@ -109,6 +120,17 @@ impl Options {
     pub const MAX_SAMPLES: u64 = 1_000;
     pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(72 * 3_600);
     const DEADLINES: std::ops::RangeInclusive<Duration> = Duration::from_secs(3_600)..=Duration::from_secs(30 * 86_400);
+
+    /// What a retry of this batch goes by.
+    pub fn terms(&self) -> Terms {
+        Terms { chunk: self.chunk, repeats: self.repeats, cache: self.cache }
+    }
+
+    /// The options of a batch that asks an earlier one's prompts again.
+    pub fn again(terms: &Terms, metadata: BTreeMap<String, String>, deadline: Duration) -> Options {
+        let Terms { chunk, repeats, cache } = *terms;
+        Options { chunk, repeats, cache, metadata, deadline, ..Options::default() }
+    }
 
     /// Reads the fields in the order they came; of those with one name the last. A null is a field not given.
     /// With problems the options are still good for checking the prompts, so that one answer tells of everything.

@@ -1,6 +1,6 @@
 //! How far a batch is: counts that always add up, and the status derived from them.
 
-use super::{account::Reason, outcome::Usage};
+use super::{account::Reason, batch::Terms, id::BatchId, outcome::Usage};
 use serde::Serialize;
 
 /// Results of a batch by outcome. `total == pending + succeeded + failed + canceled + expired`, by construction.
@@ -22,6 +22,11 @@ pub struct Counts {
 impl Counts {
     pub fn pending(&self) -> u64 {
         self.total - self.succeeded - self.failed - self.canceled - self.expired
+    }
+
+    /// Results that ended without an answer.
+    pub fn unanswered(&self) -> u64 {
+        self.failed + self.canceled + self.expired
     }
 }
 
@@ -74,6 +79,11 @@ pub struct Progress {
     pub waiting: Vec<Waiting>,
     pub usage: Usage,
     pub metadata: std::collections::BTreeMap<String, String>,
+    /// The run whose repeats it counts among, with its attempt: `name~attempt`; none outside runs.
+    pub run: Option<String>,
+    /// The batch whose unanswered prompts it asks again.
+    pub retry_of: Option<BatchId>,
+    pub terms: Terms,
     /// Result pages, and how many are sealed.
     pub pages: u32,
     pub sealed: u32,

@@ -28,6 +28,7 @@ use axum::{
     response::Response,
 };
 use std::time::Duration;
+use tokio::sync::SemaphorePermit;
 
 /// How long a request waits for its turn to be read.
 const TURN: Duration = Duration::from_secs(30);
@@ -54,7 +55,7 @@ pub(super) async fn submit(
     accepting.await.unwrap_or_else(|_| Err(ApiError::new(Code::Unavailable, "this request hit a fault of ours")))
 }
 
-fn draining() -> ApiError {
+pub(super) fn draining() -> ApiError {
     ApiError::new(Code::Draining, "this gateway is shutting down; send it again")
 }
 
@@ -76,34 +77,67 @@ async fn accept(
     key: Option<String>,
     mut incoming: Incoming,
 ) -> Result<Response, ApiError> {
-    let turn = tokio::time::timeout(TURN, app.uploads.acquire()).await;
-    let Ok(Ok(_turn)) = turn else {
-        return Err(ApiError::new(Code::Unavailable, "too many uploads at once (BATCHGATE_MAX_UPLOADS); try again"));
-    };
-    let lock = match &key {
-        None => None,
-        Some(key) => match app.gateway.store.take_key(team, key, &uuid::Uuid::now_v7().to_string()).await? {
-            KeyState::Free(lock) => Some(lock),
-            KeyState::Answered(first) => return replay(app, &first, incoming).await,
-            KeyState::InWork => {
-                incoming.drain().await;
-                let detail = "a request with this Idempotency-Key is still in work; ask again for its answer";
-                return Err(ApiError::new(Code::IdempotencyInProgress, detail));
-            }
-        },
+    let _turn = turn(app).await?;
+    let lock = match take_key(app, team, key.as_deref()).await {
+        Ok(Taken::Ours(lock)) => lock,
+        Ok(Taken::Answered(first)) => {
+            incoming.skip().await?;
+            return replay(app, &first, &incoming.digest()).await;
+        }
+        Err(error) => {
+            incoming.drain().await;
+            return Err(error);
+        }
     };
     let outcome = read_and_create(app, team, kind, lock.clone(), &mut incoming).await;
     if outcome.is_err() {
-        if let Some(lock) = &lock
-            && let Err(error) = app.gateway.store.free_key(lock).await
-        {
-            tracing::warn!(%error, "free the idempotency key; it lapses by itself");
-        }
+        free_key(app, lock.as_ref()).await;
         incoming.drain().await;
     }
     let (batch, progress) = outcome?;
-    let inline = object::is_inline(&progress).then_some(&progress);
-    let head = object::head(batch, &progress);
+    first_answer(app, batch, &progress).await
+}
+
+/// A place among those who may create a batch now.
+pub(super) async fn turn(app: &App) -> Result<SemaphorePermit<'_>, ApiError> {
+    let turn = tokio::time::timeout(TURN, app.uploads.acquire()).await;
+    let busy = || ApiError::new(Code::Unavailable, "too many uploads at once (BATCHGATE_MAX_UPLOADS); try again");
+    turn.map_err(|_| busy())?.map_err(|_| busy())
+}
+
+/// What an Idempotency-Key was found to be.
+pub(super) enum Taken {
+    /// Ours to use; no lock where no key was given.
+    Ours(Option<Lock>),
+    Answered(FirstAnswer),
+}
+
+/// Takes the key of a request that creates; a 409 while another request holds it.
+pub(super) async fn take_key(app: &App, team: &str, key: Option<&str>) -> Result<Taken, ApiError> {
+    let Some(key) = key else { return Ok(Taken::Ours(None)) };
+    match app.gateway.store.take_key(team, key, &uuid::Uuid::now_v7().to_string()).await? {
+        KeyState::Free(lock) => Ok(Taken::Ours(Some(lock))),
+        KeyState::Answered(first) => Ok(Taken::Answered(first)),
+        KeyState::InWork => {
+            let detail = "a request with this Idempotency-Key is still in work; ask again for its answer";
+            Err(ApiError::new(Code::IdempotencyInProgress, detail))
+        }
+    }
+}
+
+/// The request got no 2xx: its key may be used again.
+pub(super) async fn free_key(app: &App, lock: Option<&Lock>) {
+    if let Some(lock) = lock
+        && let Err(error) = app.gateway.store.free_key(lock).await
+    {
+        tracing::warn!(%error, "free the idempotency key; it lapses by itself");
+    }
+}
+
+/// 202 with the object of a batch that was just created.
+pub(super) async fn first_answer(app: &App, batch: BatchId, progress: &Progress) -> Result<Response, ApiError> {
+    let inline = object::is_inline(progress).then_some(progress);
+    let head = object::head(batch, progress);
     Ok(created(object::respond(&app.gateway, StatusCode::ACCEPTED, batch, &head, inline).await?, batch, false))
 }
 
@@ -123,11 +157,16 @@ async fn read_and_create(
     match read {
         Ok(()) => Ok(submission.finish(&incoming.digest(), object::head).await?),
         Err(error) => {
-            if let Err(left) = submission.abandon().await {
-                tracing::warn!(error = %left, "abandon upload; the sweeper will remove it");
-            }
+            abandon(submission).await;
             Err(error)
         }
+    }
+}
+
+/// What cannot be removed now, the sweeper will remove.
+pub(super) async fn abandon(submission: Submission<'_>) {
+    if let Err(left) = submission.abandon().await {
+        tracing::warn!(error = %left, "abandon upload; the sweeper will remove it");
     }
 }
 
@@ -152,10 +191,9 @@ async fn read(kind: BodyKind, incoming: &mut Incoming, submission: &mut Submissi
 }
 
 /// The same key again: the first answer, whole, if it is the same request.
-async fn replay(app: &App, first: &FirstAnswer, mut incoming: Incoming) -> Result<Response, ApiError> {
-    incoming.skip().await?;
-    if incoming.digest() != first.request {
-        let detail = "this Idempotency-Key was used with another body: use a fresh key for a new request";
+pub(super) async fn replay(app: &App, first: &FirstAnswer, request: &str) -> Result<Response, ApiError> {
+    if request != first.request {
+        let detail = "this Idempotency-Key was used for another request or body: use a fresh key for a new one";
         return Err(ApiError::new(Code::IdempotencyMismatch, detail));
     }
     let batch = BatchId::parse(&first.batch).ok_or_else(unknown_batch)?;
@@ -187,7 +225,7 @@ impl<S: Send + Sync> FromRequestParts<S> for BatchPath {
     }
 }
 
-fn unknown_batch() -> ApiError {
+pub(super) fn unknown_batch() -> ApiError {
     ApiError::new(Code::NotFound, "there is no such batch")
 }
 
@@ -267,39 +305,6 @@ pub(super) async fn delete(
     }
 }
 
-/// `GET /batches`
-pub(super) async fn list(
-    State(app): State<App>,
-    Extension(team): Extension<Team>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, ApiError> {
-    let query = Query::parse(query.as_deref(), &["limit", "after"])?;
-    let limit = query.number("limit", 1..=100)?.unwrap_or(20);
-    let after = match query.text("after") {
-        None => None,
-        Some(id) => match find(&app, &team, id).await {
-            Ok((batch, _)) => Some(batch),
-            Err(error) if error.is_not_found() => return Err(ApiError::invalid("`after` names no batch of yours")),
-            Err(error) => return Err(error),
-        },
-    };
-    let limit = usize::try_from(limit).expect("at most a hundred");
-    let mut ids = app.gateway.store.list(&team.0, after, limit + 1).await?;
-    let has_more = ids.len() > limit;
-    ids.truncate(limit);
-    let mut data = Vec::with_capacity(ids.len());
-    for id in &ids {
-        if let Some(progress) = app.gateway.store.progress(*id).await? {
-            data.push(object::bare(*id, &progress));
-        }
-    }
-    let last = ids.last().map_or_else(|| "null".to_owned(), |id| format!("\"{id}\""));
-    let text = format!("{{\"data\":[{}],\"has_more\":{has_more},\"last_id\":{last}}}", data.join(","));
-    let mut response = Response::new(Body::from(text));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
-}
-
 fn content_type(headers: &HeaderMap) -> &str {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim()
@@ -324,7 +329,7 @@ fn check_length(headers: &HeaderMap, max: u64) -> Result<(), ApiError> {
     if length.is_some_and(|length| length > max) { Err(body::too_large(max)) } else { Ok(()) }
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     match value.to_str() {
         Ok(text) if (1..=255).contains(&text.len()) => Ok(Some(text.to_owned())),

@@ -2,7 +2,7 @@
 
 use crate::{
     domain::problem::{Problem, Problems},
-    pipeline::{frames::FrameError, line::escape, submit::SubmitError},
+    pipeline::{frames::FrameError, line::escape, retry::RetryError, submit::SubmitError},
     store::StoreError,
 };
 use axum::{
@@ -22,6 +22,7 @@ pub(super) enum Code {
     NotFound,
     BatchRunning,
     BatchEnded,
+    NothingToRetry,
     IdempotencyInProgress,
     BodyTooLarge,
     UnsupportedMediaType,
@@ -39,7 +40,9 @@ impl Code {
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
             Code::Forbidden => StatusCode::FORBIDDEN,
             Code::NotFound => StatusCode::NOT_FOUND,
-            Code::BatchRunning | Code::BatchEnded | Code::IdempotencyInProgress => StatusCode::CONFLICT,
+            Code::BatchRunning | Code::BatchEnded | Code::NothingToRetry | Code::IdempotencyInProgress => {
+                StatusCode::CONFLICT
+            }
             Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::InvalidRequest | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
@@ -172,6 +175,22 @@ impl From<FrameError> for ApiError {
         let at = problem.line.map_or_else(|| problem.pointer.clone(), |line| format!("line {line}"));
         let detail = if at.is_empty() { problem.message.clone() } else { format!("{at}: {}", problem.message) };
         ApiError::new(code, detail).with([problem])
+    }
+}
+
+impl From<RetryError> for ApiError {
+    fn from(error: RetryError) -> ApiError {
+        match error {
+            RetryError::Running => {
+                ApiError::new(Code::BatchRunning, "the batch is still running: wait for its end, or cancel it first")
+            }
+            RetryError::Nothing => ApiError::new(
+                Code::NothingToRetry,
+                "every result has its answer, or can have none: nothing of this batch is worth asking again",
+            ),
+            RetryError::Gone => ApiError::new(Code::NotFound, "there is no such batch"),
+            RetryError::Submit(error) => error.into(),
+        }
     }
 }
 

@@ -6,10 +6,12 @@ mod body;
 mod chunks;
 mod docs;
 mod error;
+mod listing;
 mod object;
 mod ops;
 mod query;
 mod results;
+mod retry;
 
 pub use auth::Auth;
 
@@ -58,11 +60,12 @@ struct RequestId(String);
 /// All routes, in the order of `openapi.yaml`.
 pub fn router(app: App) -> Router {
     let teams = Router::new()
-        .route("/batches", post(batches::submit).get(batches::list))
+        .route("/batches", post(batches::submit).get(listing::list))
         .route("/batches/{id}", get(batches::show).delete(batches::delete))
         .route("/batches/{id}/chunks", get(chunks::chunks))
         .route("/batches/{id}/results", get(results::results))
         .route("/batches/{id}/cancel", post(batches::cancel))
+        .route("/batches/{id}/retry", post(retry::retry))
         .route("/metrics", get(ops::metrics))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::require_team));
     Router::new()

@@ -40,6 +40,7 @@ struct BatchObject<'a> {
     deleted_at: Option<String>,
     team: &'a str,
     run: Option<&'a str>,
+    retry_of: Option<String>,
     metadata: &'a BTreeMap<String, String>,
     counts: CountsObject,
     chunks: ChunkCounts,
@@ -100,7 +101,8 @@ pub(super) fn head(batch: BatchId, progress: &Progress) -> String {
         expires_at: clock::rfc3339(progress.deadline),
         deleted_at: progress.deleted_at.map(clock::rfc3339),
         team: &progress.team,
-        run: None,
+        run: progress.run.as_deref(),
+        retry_of: progress.retry_of.map(|batch| batch.to_string()),
         metadata: &progress.metadata,
         counts: CountsObject {
             total: counts.total,

@@ -7,11 +7,17 @@ use std::{collections::BTreeMap, ops::RangeInclusive};
 pub(super) struct Query(BTreeMap<String, String>);
 
 impl Query {
-    /// Reads the query; only `known` names may occur.
+    /// Reads the query; only `known` names may occur. One that ends in a dot stands for all that begin with it.
     pub(super) fn parse(text: Option<&str>, known: &[&str]) -> Result<Query, ApiError> {
         let mut parameters = BTreeMap::new();
         for (name, value) in form_urlencoded(text.unwrap_or_default())? {
-            if !known.contains(&name.as_str()) {
+            let is = |known: &str| name == known && !known.ends_with('.');
+            let is_below = |known: &str| known.ends_with('.') && name.len() > known.len() && name.starts_with(known);
+            if !known.iter().any(|known| is(known) || is_below(known)) {
+                let known: Vec<String> = known
+                    .iter()
+                    .map(|name| name.strip_suffix('.').map_or((*name).to_owned(), |name| format!("{name}.NAME")))
+                    .collect();
                 let known = known.join("`, `");
                 let shown: String = name.chars().take(100).flat_map(char::escape_default).collect();
                 return Err(ApiError::invalid(format!("unknown query parameter `{shown}`: known here are `{known}`")));
@@ -25,6 +31,12 @@ impl Query {
 
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
+    }
+
+    /// Parameters whose names begin with `prefix`, without it.
+    pub(super) fn below(&self, prefix: &str) -> BTreeMap<String, String> {
+        let below = |(name, value): (&String, &String)| Some((name.strip_prefix(prefix)?.to_owned(), value.clone()));
+        self.0.iter().filter_map(below).collect()
     }
 
     pub(super) fn number(&self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
@@ -88,6 +100,16 @@ mod tests {
         assert!(query.flag("f").unwrap());
         for bad in ["b=1", "a=1&a=2", "a=%zz", "a=%ff"] {
             assert!(Query::parse(Some(bad), &["a"]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_ends_in_a_dot_stands_for_many() {
+        let query = Query::parse(Some("m.a=1&m.b.c=2&n=3"), &["m.", "n"]).unwrap();
+        let below: Vec<_> = query.below("m.").into_iter().collect();
+        assert_eq!(below, [("a".to_owned(), "1".to_owned()), ("b.c".to_owned(), "2".to_owned())]);
+        for bad in ["m.=1", "m=1", "m.a=1&m.a=1", "mm.a=1"] {
+            assert!(Query::parse(Some(bad), &["m.", "n"]).is_err(), "{bad}");
         }
     }
 

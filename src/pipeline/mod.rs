@@ -15,6 +15,7 @@ pub mod page;
 pub mod plan;
 pub mod poison;
 pub mod read;
+pub mod retry;
 pub mod seal;
 pub mod submit;
 

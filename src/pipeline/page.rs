@@ -8,13 +8,14 @@ use crate::{
         chunk::Lane,
         id::BatchId,
         key::CacheKey,
+        limits::BatchLimits,
         outcome::{Failure, FailureCode},
         progress::Counts,
     },
     store::{
         StoreError,
         pages::FrameWriter,
-        record::{Ask, Entry, Frame, Known, ManifestPage},
+        record::{Again, Ask, Entry, Frame, Known, ManifestPage, Unanswered},
     },
 };
 use bytes::Bytes;
@@ -30,12 +31,39 @@ pub struct Asked {
     pub sample: u32,
     pub custom_id: Option<String>,
     pub key: CacheKey,
+    pub what: What,
+}
+
+/// What is behind a result to be.
+#[derive(Clone)]
+pub enum What {
+    Question(Wire),
+    /// Nobody will be asked: the prompt could not be accepted, or no provider batch can carry it.
+    Refused(Failure),
+}
+
+impl What {
+    /// The question, unless no provider batch can carry it.
+    pub fn new(wire: Wire, limits: &BatchLimits) -> What {
+        let Wire { wire_bytes, inputs, .. } = wire;
+        if limits.fixed_bytes + wire_bytes > limits.max_bytes {
+            return What::Refused(too_large(wire_bytes, limits));
+        }
+        match limits.max_inputs {
+            Some(most) if inputs > most => What::Refused(too_many_inputs(inputs, most)),
+            _ => What::Question(wire),
+        }
+    }
+}
+
+/// A question as it travels.
+#[derive(Clone)]
+pub struct Wire {
     pub lane: Lane,
     pub body: Bytes,
+    /// Bytes of its line.
     pub wire_bytes: u64,
     pub inputs: u64,
-    /// Set if no provider batch can carry it.
-    pub refused: Option<Failure>,
 }
 
 /// Collects results into pages and writes them.
@@ -61,7 +89,9 @@ impl PageBuilder {
     }
 
     pub fn push(&mut self, asked: Asked) {
-        self.bytes += asked.body.len();
+        if let What::Question(wire) = &asked.what {
+            self.bytes += wire.body.len();
+        }
         self.asked.push(asked);
     }
 
@@ -98,7 +128,10 @@ impl PageBuilder {
 
     /// What is known before anybody is asked: hits, and prompts nobody will be asked.
     async fn look_up(&self, gateway: &Gateway, asked: &[Asked]) -> Result<HashMap<CacheKey, Known>, StoreError> {
-        let refused = asked.iter().filter_map(|one| Some((one.key, Known::Failed(one.refused.clone()?))));
+        let refused = asked.iter().filter_map(|one| match &one.what {
+            What::Question(_) => None,
+            What::Refused(failure) => Some((one.key, Known::Failed(failure.clone()))),
+        });
         let mut known: HashMap<CacheKey, Known> = refused.collect();
         let mut wanted: Vec<CacheKey> = asked
             .iter()
@@ -143,15 +176,24 @@ impl PageBuilder {
         asked: Vec<Asked>,
         known: &HashMap<CacheKey, Known>,
     ) -> Result<(), StoreError> {
-        let mut writer = FrameWriter::sealed_at_accept(&gateway.store, self.batch, page);
+        let store = &gateway.store;
+        let mut writer = FrameWriter::sealed_at_accept(store, self.batch, page);
+        let mut unanswered = FrameWriter::unanswered_at_accept(store, self.batch, page);
         for one in asked {
             let outcome = &known[&one.key];
+            if matches!(outcome, Known::Failed(_)) {
+                let (one, body) = left(&one);
+                unanswered.push(&one.head(), &body).await?;
+            }
             let line = ResultLine::known(&entry(one, None), outcome, Source::Cache);
             let (head, body) = line.to_record();
             writer.push(&head, body).await?;
         }
-        let row = writer.finish().await?;
-        gateway.store.publish_sealed(self.batch, page, &row).await
+        let (row, unanswered) = (writer.finish().await?, unanswered.finish().await?);
+        if unanswered.frames > 0 {
+            store.publish_unanswered(self.batch, page, &unanswered).await?;
+        }
+        store.publish_sealed(self.batch, page, &row).await
     }
 
     async fn write_open(
@@ -174,21 +216,31 @@ impl PageBuilder {
         let mut spooled = HashSet::new();
         let mut manifest = ManifestPage::default();
         for one in asked {
-            let ask = (!known.contains_key(&one.key)).then(|| {
-                if spooled.insert(one.key) {
-                    spool.push(one.key.as_bytes(), &one.body);
+            let ask = match &one.what {
+                What::Question(wire) if !known.contains_key(&one.key) => {
+                    if spooled.insert(one.key) {
+                        spool.push(one.key.as_bytes(), &wire.body);
+                    }
+                    let lane = lane_number(&mut manifest.lanes, &wire.lane);
+                    Some(Ask { lane, wire_bytes: wire.wire_bytes, inputs: wire.inputs })
                 }
-                Ask {
-                    lane: lane_number(&mut manifest.lanes, &one.lane),
-                    wire_bytes: one.wire_bytes,
-                    inputs: one.inputs,
-                }
-            });
+                What::Question(_) | What::Refused(_) => None,
+            };
             manifest.entries.push(entry(one, ask));
         }
         store.write_spool(self.batch, page, &spool).await?;
         store.write_manifest(self.batch, page, &manifest).await
     }
+}
+
+/// What a retry needs of a result that failed at accept, and its prompt's body.
+fn left(one: &Asked) -> (Unanswered, Bytes) {
+    let (again, body) = match &one.what {
+        What::Question(wire) => (Again::Ask(wire.lane.clone()), wire.body.clone()),
+        What::Refused(failure) => (Again::Refused(failure.clone()), Bytes::new()),
+    };
+    let custom_id = one.custom_id.clone();
+    (Unanswered { index: one.index, sample: one.sample, custom_id, key: one.key, again }, body)
 }
 
 fn entry(one: Asked, ask: Option<Ask>) -> Entry {
@@ -201,4 +253,18 @@ fn lane_number(lanes: &mut Vec<Lane>, lane: &Lane) -> u32 {
         lanes.len() - 1
     });
     u32::try_from(at).expect("a page has at most some hundred lanes")
+}
+
+fn too_large(wire_bytes: u64, limits: &BatchLimits) -> Failure {
+    let most = limits.max_bytes.saturating_sub(limits.fixed_bytes);
+    let message = format!(
+        "the prompt needs {wire_bytes} bytes on the wire and a provider batch takes at most {most}: \
+         shorten it, send images by URL, or raise BATCHGATE_CHUNK_BYTES"
+    );
+    Failure::ours(FailureCode::TooLarge, message)
+}
+
+fn too_many_inputs(inputs: u64, most: u64) -> Failure {
+    let message = format!("the prompt has {inputs} inputs and a provider batch takes at most {most}: split it");
+    Failure::ours(FailureCode::TooLarge, message)
 }

@@ -6,13 +6,16 @@ use super::{
     open_page::{Looked, OpenPage},
 };
 use crate::{
-    domain::id::Token,
+    domain::{chunk::Lane, id::Token, key::CacheKey, outcome::Failure},
     store::{
-        StoreError,
+        Store, StoreError,
         pages::FrameWriter,
-        seal::{PageClaim, Sealed},
+        record::{Again, Entry, Known, Unanswered},
+        seal::{PageClaim, Sealed, WrittenPage},
     },
 };
+use bytes::Bytes;
+use std::collections::HashMap;
 
 /// Seals the next touched page, if there is one and it is complete. True if there was something to look at.
 pub async fn seal_next(gateway: &Gateway, token: &Token) -> Result<bool, StoreError> {
@@ -35,9 +38,15 @@ async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: 
     let began = std::time::Instant::now();
     let store = &gateway.store;
     let mut writer = FrameWriter::sealed(store, claim.batch, claim.page, token);
+    let mut kept = Kept::new(store, claim, token, std::mem::take(&mut page.manifest.lanes));
     for entry in std::mem::take(&mut page.manifest.entries) {
         match page.known(store, &entry.key).await? {
             Looked::Known(known, source) => {
+                if let Known::Failed(failure) = &*known
+                    && !kept.keep(&entry, failure).await?
+                {
+                    return Ok(());
+                }
                 let line = ResultLine::known(&entry, &known, source);
                 let (head, body) = line.to_record();
                 writer.push(&head, body).await?;
@@ -46,9 +55,9 @@ async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: 
             Looked::Unknown => return Err(StoreError::corrupt("open page", "complete, and yet a result is unknown")),
         }
     }
-    let row = writer.finish().await?;
+    let written = WrittenPage { results: writer.finish().await?, unanswered: kept.writer.finish().await? };
     let settings = &gateway.settings;
-    match store.seal_page(claim, &row, settings.retention, settings.lease * 3).await? {
+    match store.seal_page(claim, &written, settings.retention, settings.lease * 3).await? {
         Sealed::Ended => {
             tracing::info!(batch = %claim.batch, "batch ended");
             metrics::counter!("batchgate_batches_ended_total").increment(1);
@@ -60,4 +69,49 @@ async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: 
     metrics::histogram!("batchgate_seal_seconds").record(began.elapsed().as_secs_f64());
     metrics::counter!("batchgate_pages_sealed_total").increment(1);
     store.remove_open_page(claim.batch, claim.page).await
+}
+
+/// What the page leaves unanswered, written beside its results while the spool still has the bodies.
+struct Kept<'a> {
+    store: &'a Store,
+    claim: &'a PageClaim,
+    lanes: Vec<Lane>,
+    writer: FrameWriter<'a>,
+    /// Read when the first failure is met: most pages have none.
+    bodies: Option<HashMap<CacheKey, Bytes>>,
+}
+
+impl<'a> Kept<'a> {
+    fn new(store: &'a Store, claim: &'a PageClaim, token: &Token, lanes: Vec<Lane>) -> Kept<'a> {
+        let writer = FrameWriter::unanswered(store, claim.batch, claim.page, token);
+        Kept { store, claim, lanes, writer, bodies: None }
+    }
+
+    /// False if another sealer was faster, and the bodies are gone.
+    async fn keep(&mut self, entry: &Entry, failure: &Failure) -> Result<bool, StoreError> {
+        let (again, body) = match entry.ask {
+            // Nobody was to be asked: it failed at accept.
+            None => (Again::Refused(failure.clone()), Bytes::new()),
+            Some(ask) => {
+                let bodies = match self.bodies.take() {
+                    Some(bodies) => bodies,
+                    None => match self.store.spool(self.claim.batch, self.claim.page).await {
+                        Ok(bodies) => bodies,
+                        Err(corrupt) => {
+                            let sealed = self.store.manifest(self.claim.batch, self.claim.page).await?.is_none();
+                            return if sealed { Ok(false) } else { Err(corrupt) };
+                        }
+                    },
+                };
+                let body = bodies.get(&entry.key).cloned();
+                self.bodies = Some(bodies);
+                let lane = self.lanes.get(ask.lane as usize).cloned();
+                let lacks = |what| StoreError::corrupt("open page", format!("lacks {what} of an entry"));
+                (Again::Ask(lane.ok_or_else(|| lacks("the lane"))?), body.ok_or_else(|| lacks("the body"))?)
+            }
+        };
+        let Entry { index, sample, custom_id, key, .. } = entry.clone();
+        self.writer.push(&Unanswered { index, sample, custom_id, key, again }.head(), &body).await?;
+        Ok(true)
+    }
 }

@@ -8,7 +8,7 @@ use super::{
     Gateway,
     frames::Frame,
     number::Numbering,
-    page::{Asked, PageBuilder},
+    page::{Asked, PageBuilder, What, Wire},
     plan::{Planned, Planner, Question as PlanQuestion},
 };
 use crate::{
@@ -18,7 +18,6 @@ use crate::{
         chunk::{Lane, Place},
         id::{BatchId, ChunkId, WireTag},
         key::{CacheKey, Question},
-        outcome::{Failure, FailureCode},
         problem::{Problem, Problems},
         progress::{ChunkCounts, Progress},
         prompt::{Prompt, PromptText},
@@ -86,6 +85,9 @@ pub struct Submission<'g> {
     /// Prompts of a JSON body, all pages.
     raw_total: u64,
     resolver: Option<Resolver>,
+    /// The batch that is asked again, and the run that one was part of.
+    retry_of: Option<BatchId>,
+    run: Option<String>,
     problems: Problems,
     /// When the upload's progress was last noted.
     noted: Instant,
@@ -115,9 +117,34 @@ impl<'g> Submission<'g> {
             raw_prompts: 0,
             raw_total: 0,
             resolver: None,
+            retry_of: None,
+            run: None,
             problems: Problems::default(),
             noted: Instant::now(),
         })
+    }
+
+    /// Opens an upload that no body feeds: results of an earlier batch, one by one, through [`Submission::take_again`].
+    pub(super) async fn again(
+        gateway: &'g Gateway,
+        of: BatchId,
+        old: &Progress,
+        lock: Option<Lock>,
+    ) -> Result<Submission<'g>, StoreError> {
+        let mut submission = Submission::begin(gateway, &old.team, BodyKind::Json, lock).await?;
+        let deadline = Duration::from_millis(old.deadline.saturating_sub(old.created_at));
+        let options = Options::again(&old.terms, old.metadata.clone(), deadline);
+        submission.resolver = Some(Resolver::new(submission.batch, options));
+        submission.retry_of = Some(of);
+        submission.run.clone_from(&old.run);
+        Ok(submission)
+    }
+
+    /// Takes a result that is asked again. `repeat`: it begins a prompt whose question came before.
+    pub(super) async fn take_again(&mut self, asked: Asked, repeat: bool) -> Result<(), SubmitError> {
+        let resolver = self.resolver.as_mut().expect("made with the submission");
+        resolver.pages.counts.repeats += u64::from(repeat);
+        self.put(asked).await
     }
 
     /// Takes a piece of the body.
@@ -257,13 +284,20 @@ impl<'g> Submission<'g> {
             resolver.pages.clear(); // it will be refused: from here on only problems are looked for
             return Ok(());
         }
-        while let Some(asked) = resolver.next() {
-            resolver.pages.push(asked);
-            if resolver.pages.is_full() {
-                self.extent.pages = page_count(resolver) + 1;
-                note_extent(self.gateway, self.batch, self.extent, self.lock.as_ref()).await?;
-                resolver.pages.write(self.gateway).await?;
-            }
+        while let Some(asked) = self.resolver.as_mut().and_then(Resolver::next) {
+            self.put(asked).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts a result on the page at hand, and writes the page if that fills it.
+    async fn put(&mut self, asked: Asked) -> Result<(), SubmitError> {
+        let resolver = self.resolver.as_mut().expect("made before the first result");
+        resolver.pages.push(asked);
+        if resolver.pages.is_full() {
+            self.extent.pages = page_count(resolver) + 1;
+            note_extent(self.gateway, self.batch, self.extent, self.lock.as_ref()).await?;
+            resolver.pages.write(self.gateway).await?;
         }
         Ok(())
     }
@@ -370,6 +404,9 @@ impl<'g> Submission<'g> {
             counts: resolver.pages.counts,
             chunks: ChunkCounts { planned: u64::from(chunks), ..ChunkCounts::default() },
             metadata: resolver.options.metadata.clone(),
+            run: self.run.clone(),
+            retry_of: self.retry_of,
+            terms: resolver.options.terms(),
             pages,
             sealed: pages - open,
             ..Progress::default()
@@ -458,11 +495,7 @@ struct Waiting {
     index: u32,
     prompt: Prompt,
     question: Question,
-    body: bytes::Bytes,
-    lane: Lane,
-    wire_bytes: u64,
-    inputs: u64,
-    refused: Option<Failure>,
+    what: What,
     first: u32,
     next: u32,
 }
@@ -522,13 +555,9 @@ impl Resolver {
         let body = prompt.body_text();
         let wire_bytes = limits.weight(body.len());
         let inputs = prompt.inputs();
-        let refused = if limits.fixed_bytes + wire_bytes > limits.max_bytes {
-            Some(too_large(wire_bytes, &limits))
-        } else {
-            limits.max_inputs.filter(|most| inputs > *most).map(|most| too_many_inputs(inputs, most))
-        };
+        let what = What::new(Wire { lane, body, wire_bytes, inputs }, &limits);
         let (first, next) = (drawn.first, 0);
-        self.waiting = Some(Waiting { index, prompt, question, body, lane, wire_bytes, inputs, refused, first, next });
+        self.waiting = Some(Waiting { index, prompt, question, what, first, next });
     }
 
     /// The next sample of the latest prompt, until all are drawn.
@@ -545,29 +574,11 @@ impl Resolver {
             sample,
             custom_id: waiting.prompt.custom_id.clone(),
             key: waiting.question.sample(u64::from(waiting.first + sample)),
-            lane: waiting.lane.clone(),
-            body: waiting.body.clone(),
-            wire_bytes: waiting.wire_bytes,
-            inputs: waiting.inputs,
-            refused: waiting.refused.clone(),
+            what: waiting.what.clone(),
         })
     }
 }
 
 fn too_many_results() -> String {
     format!("prompts times samples exceed {}: send several batches", Options::MAX_RESULTS)
-}
-
-fn too_large(wire_bytes: u64, limits: &crate::domain::limits::BatchLimits) -> Failure {
-    let most = limits.max_bytes.saturating_sub(limits.fixed_bytes);
-    let message = format!(
-        "the prompt needs {wire_bytes} bytes on the wire and a provider batch takes at most {most}: \
-         shorten it, send images by URL, or raise BATCHGATE_CHUNK_BYTES"
-    );
-    Failure::ours(FailureCode::TooLarge, message)
-}
-
-fn too_many_inputs(inputs: u64, most: u64) -> Failure {
-    let message = format!("the prompt has {inputs} inputs and a provider batch takes at most {most}: split it");
-    Failure::ours(FailureCode::TooLarge, message)
 }

@@ -58,6 +58,9 @@ pub(super) fn fields(p: &Progress) -> Vec<(&'static str, String)> {
     if let Some(at) = p.deleted_at {
         fields.push(("deleted", at.to_string()));
     }
+    fields.push(("terms", serde_json::to_string(&p.terms).expect("words and numbers serialize")));
+    fields.extend(p.run.clone().map(|run| ("run", run)));
+    fields.extend(p.retry_of.map(|batch| ("retry_of", batch.to_string())));
     fields
 }
 
@@ -104,17 +107,24 @@ fn read_progress(batch: BatchId, fields: &HashMap<String, String>) -> Result<Pro
             output_tokens: count("output_tokens"),
         },
         metadata: fields.get("metadata").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
+        run: fields.get("run").cloned(),
+        retry_of: fields.get("retry_of").and_then(|text| BatchId::parse(text)),
+        terms: fields.get("terms").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
         pages: small("pages"),
         sealed: small("sealed"),
     })
 }
 
+/// `None` if there is no such batch, or it was deleted.
+pub(super) fn read_visible(batch: BatchId, fields: &HashMap<String, String>) -> Result<Option<Progress>, StoreError> {
+    let there = !fields.is_empty() && !fields.contains_key("hidden");
+    there.then(|| read_progress(batch, fields)).transpose()
+}
+
 impl Store {
     /// How far a batch is; `None` if there is no such batch, or it was deleted.
     pub async fn progress(&self, batch: BatchId) -> Result<Option<Progress>, StoreError> {
-        let fields = self.facts(batch).await?;
-        let there = !fields.is_empty() && !fields.contains_key("hidden");
-        there.then(|| read_progress(batch, &fields)).transpose()
+        read_visible(batch, &self.facts(batch).await?)
     }
 
     /// As [`Store::progress`], of a batch that its team deleted too: what the sweeper needs.
@@ -138,26 +148,6 @@ impl Store {
             "gone" => Ok(Deleted::Gone),
             other => Err(StoreError::corrupt("delete script's answer", other)),
         }
-    }
-
-    /// Batches of a team, newest first, after one of them if given; at most `limit`.
-    pub async fn list(&self, team: &str, after: Option<BatchId>, limit: usize) -> Result<Vec<BatchId>, StoreError> {
-        let index = self.keys.team(team);
-        let start = match after {
-            None => 0,
-            Some(last) => {
-                let mut rank = redis::cmd("ZREVRANK");
-                rank.arg(&index).arg(last.hex());
-                match rank.query_async::<Option<u64>>(&mut self.main.clone()).await? {
-                    Some(rank) => rank + 1,
-                    None => return Ok(Vec::new()),
-                }
-            }
-        };
-        let mut range = redis::cmd("ZREVRANGE");
-        range.arg(&index).arg(start).arg(start + limit as u64 - 1);
-        let ids: Vec<String> = range.query_async(&mut self.main.clone()).await?;
-        Ok(ids.iter().filter_map(|id| BatchId::from_hex(id)).collect())
     }
 
     /// Asks a batch to stop. Says so first; the worker then tells the providers.

@@ -102,6 +102,18 @@ impl Keys {
         self.of(format_args!("b:{}:p:{page}:{name}:{frame}", batch.hex()))
     }
 
+    /// Which sealed pages left something unanswered (hash: page -> name and frame count). Written with the page by accept
+    /// and the seal script, read by a retry; dies at retention.
+    pub fn unanswered_pages(&self, batch: BatchId) -> String {
+        self.of(format_args!("b:{}:unanswered", batch.hex()))
+    }
+
+    /// Results of a sealed page that ended without an answer, each with the body to ask again. Written by accept, and by
+    /// the sealer with a short time to live that the seal script takes away; read by a retry; dies at retention.
+    pub fn unanswered(&self, batch: BatchId, page: u32, name: &str, frame: u32) -> String {
+        self.of(format_args!("b:{}:r:{page}:{name}:{frame}", batch.hex()))
+    }
+
     /// Index of each page's first result (u32, big endian). Written by accept, read to find an offset; dies at retention.
     pub fn starts(&self, batch: BatchId) -> String {
         self.of(format_args!("b:{}:starts", batch.hex()))

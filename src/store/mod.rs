@@ -10,11 +10,13 @@ pub mod gauges;
 
 pub mod idempotency;
 pub mod keys;
+pub mod listing;
 pub mod pages;
 pub mod queue;
 pub mod record;
 pub mod seal;
 pub mod sweep;
+pub mod unanswered;
 pub mod uploads;
 
 use keys::Keys;

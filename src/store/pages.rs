@@ -10,7 +10,7 @@ use crate::domain::{
     key::CacheKey,
 };
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A row of frames in Redis under one name, as the directories of a batch remember it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,18 @@ impl<'a> FrameWriter<'a> {
         let own = token.clone();
         let writer = FrameWriter::new(store, token.as_str(), move |n| store.keys.sealed(batch, page, own.as_str(), n));
         FrameWriter { ttl_ms: Some(SEALING_MS), ..writer }
+    }
+
+    /// What a page sealed at accept left unanswered.
+    pub fn unanswered_at_accept(store: &'a Store, batch: BatchId, page: u32) -> FrameWriter<'a> {
+        FrameWriter::new(store, ACCEPT, move |n| store.keys.unanswered(batch, page, ACCEPT, n))
+    }
+
+    /// What a page leaves unanswered, written beside [`FrameWriter::sealed`] under the same name.
+    pub fn unanswered(store: &'a Store, batch: BatchId, page: u32, token: &Token) -> FrameWriter<'a> {
+        let own = token.clone();
+        let name = move |n| store.keys.unanswered(batch, page, own.as_str(), n);
+        FrameWriter { ttl_ms: Some(SEALING_MS), ..FrameWriter::new(store, token.as_str(), name) }
     }
 
     fn new(store: &'a Store, name: &str, name_frame: impl Fn(u32) -> String + Send + Sync + 'a) -> FrameWriter<'a> {
@@ -229,6 +241,12 @@ impl Store {
         names.extend([self.keys.manifest(batch, page), self.keys.spool(batch, page)]);
         self.unlink(&names).await?;
         self.unlink(&[self.keys.fragments(batch, page)]).await
+    }
+
+    /// A directory of pages: hash of page -> name and frame count.
+    pub(super) async fn directory(&self, key: &str) -> Result<BTreeMap<u32, FrameRow>, StoreError> {
+        let rows: HashMap<u32, String> = redis::cmd("HGETALL").arg(key).query_async(&mut self.main.clone()).await?;
+        rows.into_iter().map(|(page, row)| Ok((page, FrameRow::from_stored(&row)?))).collect()
     }
 
     pub(super) async fn set(&self, key: String, value: Vec<u8>) -> Result<(), StoreError> {

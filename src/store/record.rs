@@ -259,6 +259,42 @@ fn is_one(inputs: &u64) -> bool {
     *inputs == 1
 }
 
+/// A result that ended without an answer, kept for a retry. A record's head; its body is the prompt's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unanswered {
+    #[serde(rename = "i")]
+    pub index: u32,
+    #[serde(rename = "s")]
+    pub sample: u32,
+    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
+    pub custom_id: Option<String>,
+    #[serde(rename = "k")]
+    pub key: CacheKey,
+    #[serde(rename = "a")]
+    pub again: Again,
+}
+
+/// Whether a result may be asked again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Again {
+    /// As a prompt of this lane.
+    #[serde(rename = "l")]
+    Ask(Lane),
+    /// It was found at accept that nobody can be asked; there is no body.
+    #[serde(rename = "f")]
+    Refused(Failure),
+}
+
+impl Unanswered {
+    pub fn head(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("our own shapes serialize")
+    }
+
+    pub fn from_head(head: &[u8]) -> Result<Unanswered, StoreError> {
+        serde_json::from_slice(head).map_err(|why| StoreError::corrupt("unanswered result", why))
+    }
+}
+
 /// An open page: its results in the client's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestPage {
@@ -377,7 +413,7 @@ mod tests {
     }
 
     /// One of each stored shape, as version 1 wrote them.
-    fn shapes() -> [(&'static str, Vec<u8>); 4] {
+    fn shapes() -> [(&'static str, Vec<u8>); 5] {
         let entry = Entry {
             index: 3,
             sample: 1,
@@ -395,11 +431,17 @@ mod tests {
         let mut frame = Frame::default();
         push_known(&mut frame, &key(1), &Known::Answered(answer()));
         push_known(&mut frame, &key(2), &Known::Failed(Failure::ours(FailureCode::Missing, "gone")));
+        let mut unanswered = Frame::default();
+        for again in [Again::Ask(lane.clone()), Again::Refused(Failure::ours(FailureCode::TooLarge, "huge"))] {
+            let one = Unanswered { index: 3, sample: 1, custom_id: Some("mine".into()), key: key(1), again };
+            unanswered.push(&one.head(), b"{\"model\":\"m\"}");
+        }
         [
             ("cached", pack_cached(&key(1), &answer())),
             ("fragment", frame.pack()),
             ("manifest", pack_json(&ManifestPage { lanes: vec![lane], entries: vec![entry] })),
             ("items", pack_items(&[item])),
+            ("unanswered", unanswered.pack()),
         ]
     }
 
@@ -415,6 +457,11 @@ mod tests {
         let manifest = |stored: &[u8]| unpack_json::<ManifestPage>(stored, "manifest").unwrap();
         assert_eq!(manifest(&read("manifest")), manifest(&fresh["manifest"]));
         assert_eq!(unpack_items(&read("items")).unwrap(), unpack_items(&fresh["items"]).unwrap());
+        let unanswered = |stored: &[u8]| -> Vec<_> {
+            let records = Frame::unpack(stored).unwrap().into_iter();
+            records.map(|(head, body)| (Unanswered::from_head(&head).unwrap(), body)).collect()
+        };
+        assert_eq!(unanswered(&read("unanswered")), unanswered(&fresh["unanswered"]));
     }
 
     #[test]

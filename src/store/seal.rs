@@ -13,6 +13,14 @@ pub struct PageClaim {
     lease: String,
 }
 
+/// The frames a sealer wrote of a page, under its own name.
+pub struct WrittenPage {
+    /// All its results, in order.
+    pub results: FrameRow,
+    /// Those without an answer once more, with what is needed to ask again; no frames if there are none.
+    pub unanswered: FrameRow,
+}
+
 /// What sealing a page did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealed {
@@ -46,19 +54,24 @@ impl Store {
     pub async fn seal_page(
         &self,
         claim: &PageClaim,
-        row: &FrameRow,
+        page: &WrittenPage,
         retention: Duration,
         grace: Duration,
     ) -> Result<Sealed, StoreError> {
         let mut call = script!("seal").prepare_invoke();
         let keys = &self.keys;
         call.key(keys.batch(claim.batch)).key(keys.sealed_pages(claim.batch)).key(keys.seal());
-        call.key(keys.open_batches()).key(keys.chores());
-        for frame in 0..row.frames {
-            call.key(keys.sealed(claim.batch, claim.page, &row.name, frame));
+        call.key(keys.open_batches()).key(keys.chores()).key(keys.unanswered_pages(claim.batch));
+        let WrittenPage { results, unanswered } = page;
+        for frame in 0..results.frames {
+            call.key(keys.sealed(claim.batch, claim.page, &results.name, frame));
         }
-        call.arg(claim.batch.hex()).arg(claim.page).arg(row.to_stored());
+        for frame in 0..unanswered.frames {
+            call.key(keys.unanswered(claim.batch, claim.page, &unanswered.name, frame));
+        }
+        call.arg(claim.batch.hex()).arg(claim.page).arg(results.to_stored());
         call.arg(self.skew_ms).arg(clock::millis(retention)).arg(clock::millis(grace));
+        call.arg(if unanswered.frames == 0 { String::new() } else { unanswered.to_stored() });
         let answer: String = call.invoke_async(&mut self.main.clone()).await?;
         match answer.as_str() {
             "sealed" => Ok(Sealed::Done),

@@ -1,13 +1,8 @@
 //! Chores: what somebody left behind, and when it may be removed. Every chore is repeatable.
 
-use super::{
-    Store, StoreError,
-    pages::{ACCEPT, FrameRow},
-    script,
-    uploads::IDLE_MS,
-};
+use super::{Store, StoreError, pages::ACCEPT, script, uploads::IDLE_MS};
 use crate::domain::id::{BatchId, ChunkId, Token};
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 /// A chore that is due, leased.
 #[derive(Debug)]
@@ -131,12 +126,12 @@ impl Store {
             // Frames accept wrote but did not live to enter into a directory.
             self.remove_row(|n| self.keys.sealed(batch, page, ACCEPT, n)).await?;
             self.remove_row(|n| self.keys.fragment(batch, page, ACCEPT, n)).await?;
+            self.remove_row(|n| self.keys.unanswered(batch, page, ACCEPT, n)).await?;
         }
+        self.remove_unanswered(batch).await?;
         let directory = self.keys.sealed_pages(batch);
-        let rows: HashMap<u32, String> =
-            redis::cmd("HGETALL").arg(&directory).query_async(&mut self.main.clone()).await?;
-        for (page, row) in rows {
-            self.remove_sealed(batch, page, &FrameRow::from_stored(&row)?).await?;
+        for (page, row) in self.directory(&directory).await? {
+            self.remove_sealed(batch, page, &row).await?;
         }
         self.unlink(&[directory, self.keys.starts(batch)]).await
     }

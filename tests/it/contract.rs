@@ -13,13 +13,14 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The closed lists of the product page, as far as there is something behind them.
-const CODES: [(&str, u16); 14] = [
+const CODES: [(&str, u16); 15] = [
     ("malformed_body", 400),
     ("unauthorized", 401),
     ("forbidden", 403),
     ("not_found", 404),
     ("batch_running", 409),
     ("batch_ended", 409),
+    ("nothing_to_retry", 409),
     ("idempotency_in_progress", 409),
     ("body_too_large", 413),
     ("unsupported_media_type", 415),

@@ -4,7 +4,6 @@
 //! Each check gets a simulator that was just reset, an account of one provider, and nothing else. A new promise is one
 //! function and one line below.
 #![expect(clippy::panic, reason = "a check says what it saw")]
-#![expect(clippy::disallowed_methods, reason = "where the referee is, the scripts say in the environment")]
 
 mod calls;
 mod desk;
@@ -13,11 +12,13 @@ mod downloads;
 mod endpoints;
 mod lives;
 mod readings;
-mod simulator;
 
+use crate::support::{
+    dir::Dir,
+    sim::{self, Sim},
+};
 use batchgate::provider::registry::Kind;
 use desk::Desk;
-use simulator::Simulator;
 use std::{future::Future, pin::Pin, sync::Arc};
 
 type Check = (&'static str, fn(Desk) -> Pin<Box<dyn Future<Output = ()> + Send>>);
@@ -79,17 +80,18 @@ const CHECKS: &[Check] = &checks![
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_adapters_keep_their_promises_with_the_referee() {
-    run(Simulator::referee()).await;
+    run(sim::Kind::Referee).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_adapters_keep_their_promises_with_our_simulator() {
-    run(Simulator::ours()).await;
+    run(sim::Kind::Ours).await;
 }
 
 /// Every check for every provider, one after another, and only then the verdict: one broken promise hides no other.
-async fn run(simulator: Simulator) {
-    let simulator = Arc::new(simulator);
+async fn run(player: sim::Kind) {
+    let dir = Dir::new();
+    let simulator = Arc::new(Sim::start(player, dir.path()).await);
     let mut broken = Vec::new();
     for (name, check) in CHECKS {
         for kind in [Kind::OpenAi, Kind::Anthropic] {
@@ -100,5 +102,5 @@ async fn run(simulator: Simulator) {
             }
         }
     }
-    assert!(broken.is_empty(), "broken with {}:\n  {}", simulator.name, broken.join("\n  "));
+    assert!(broken.is_empty(), "broken with {player:?}:\n  {}", broken.join("\n  "));
 }

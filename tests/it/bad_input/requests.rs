@@ -36,6 +36,7 @@ async fn ids_that_name_no_batch_are_404_on_every_route() {
             (Method::GET, format!("/batches/{id}/results?limit=5&partial=true")),
             (Method::GET, format!("/batches/{id}/results?follow=true")),
             (Method::POST, format!("/batches/{id}/cancel")),
+            (Method::POST, format!("/batches/{id}/retry")),
         ] {
             let reply = world.client().send(world.client().request(method.clone(), &path)).await;
             assert_eq!(
@@ -67,6 +68,21 @@ async fn bad_queries_name_the_parameter() {
         ("/batches?after=", "after"),
         ("/batches?after=batch_0198f3a17d207c119d6f2f1f6f3b8a10", "after"),
         ("/batches?colour=red", "colour"),
+        ("/batches?status=done", "status"),
+        ("/batches?status=", "status"),
+        ("/batches?status=Running", "status"),
+        ("/batches?status=ended&status=ended", "status"),
+        ("/batches?run=", "run"),
+        ("/batches?metadata=x", "metadata"),
+        ("/batches?metadata.=x", "metadata."),
+        ("/batches?metadata.a=1&metadata.a=2", "metadata.a"),
+        ("/batches?since=yesterday", "since"),
+        ("/batches?since=2026-11-30", "since"),
+        ("/batches?since=2026-11-30T09:00:00", "since"),
+        ("/batches?since=2026-11-30T09:00:00+01:00", "since"),
+        ("/batches?since=1764493200", "since"),
+        ("/batches?since=", "since"),
+        ("/batches?since=999999-01-01T00:00:00Z", "since"),
         ("/batches?=1", "`"),
         ("/batches?limit=%zz", "query"),
         ("/batches?limit=%ff", "query"),
@@ -103,7 +119,7 @@ async fn bad_queries_name_the_parameter() {
             wrong.push(format!("{path}: want 422 about {name}, got {} {}", reply.status, reply.text));
         }
     }
-    for path in ["/batches?dry=1".to_owned(), format!("{batch}/cancel?now=true")] {
+    for path in ["/batches?dry=1".to_owned(), format!("{batch}/cancel?now=true"), format!("{batch}/retry?all=true")] {
         let reply = world.client().post(&path, JSON, Batch::of([claude("a")]).body().1).await;
         if reply.status != 422 {
             wrong.push(format!("POST {path}: {} {}", reply.status, reply.text));
@@ -199,7 +215,8 @@ async fn unknown_paths_and_methods_are_problem_documents() {
         (Method::GET, "/batch"),
         (Method::GET, "/batches/"),
         (Method::GET, "/v1/batches"),
-        (Method::POST, "/batches/x/retry"),
+        (Method::POST, "/batches/x/again"),
+        (Method::GET, "/batches/x/retry"),
         (Method::GET, "/batches/x/y"),
         (Method::GET, "//batches"),
         (Method::DELETE, "/batches"),
@@ -252,6 +269,7 @@ async fn with_keys_only_known_ones_are_let_in() {
         (Method::GET, "/batches/x"),
         (Method::GET, "/batches/x/results"),
         (Method::POST, "/batches/x/cancel"),
+        (Method::POST, "/batches/x/retry"),
         (Method::GET, "/metrics"),
     ];
     let refused: [&[(&str, &str)]; 7] = [

@@ -5,27 +5,22 @@ use crate::support::{
     client::{count, id},
     for_both, gpt, nothing_is_left_behind, settles, until,
 };
-use reqwest::Method;
 use serde_json::{Value, json};
 
 for_both!(a_deleted_batch_is_gone_and_its_answers_stay_in_the_cache, chunks_tell_where_the_prompts_are);
-
-async fn delete(world: &World, id: &str) -> crate::support::client::Reply {
-    world.client().send(world.client().request(Method::DELETE, &format!("/batches/{id}"))).await
-}
 
 async fn a_deleted_batch_is_gone_and_its_answers_stay_in_the_cache(kind: Kind) {
     let world = World::new(kind).await;
     let batch = Batch::of((0..6).flat_map(|n| [claude(&format!("a {n}")), gpt(&format!("b {n}"))])).field("chunk", 2);
     let first = check(&world, &batch).await;
     let gone = id(&first.object);
-    let told = delete(&world, gone).await.ok();
+    let told = world.client().delete(gone).await.ok();
     assert_eq!(told, json!({"id": gone, "object": "batch.deleted", "deleted": true}));
     for path in ["", "/results", "/results?follow=true", "/chunks"] {
         world.client().get(&format!("/batches/{gone}{path}")).await.refused(404, "not_found");
     }
     world.client().cancel(gone).await.refused(404, "not_found");
-    delete(&world, gone).await.refused(404, "not_found");
+    world.client().delete(gone).await.refused(404, "not_found");
     let list = world.client().get("/batches").await.ok();
     assert_eq!(list["data"].as_array().map(Vec::len), Some(1), "the other one is still there: {list}");
     let left: Vec<String> = world.redis.keys().await.into_keys().collect();
@@ -43,13 +38,13 @@ async fn a_deleted_batch_is_gone_and_its_answers_stay_in_the_cache(kind: Kind) {
     world.sim.settings(json!({"anthropic": {"in_progress_s": 1000}})).await;
     let running = Batch::of([claude("slow")]);
     let object = running.post(world.client()).await.accepted();
-    delete(&world, id(&object)).await.refused(409, "batch_running");
+    world.client().delete(id(&object)).await.refused(409, "batch_running");
     until("it to run", async || {
         let object = world.client().batch(id(&object)).await;
         if object["chunks"]["running"] == 1 { Ok(()) } else { Err(object) }
     })
     .await;
-    delete(&world, id(&object)).await.refused(409, "batch_running");
+    world.client().delete(id(&object)).await.refused(409, "batch_running");
     world.sim.advance(1_100.0).await;
     world.client().ended(id(&object)).await;
     check(&world, &running).await;

@@ -7,7 +7,12 @@ use crate::support::{
 };
 use serde_json::{Value, json};
 
-for_both!(batches_are_listed_newest_first_and_in_pages, the_batch_object_tells_its_life);
+for_both!(
+    batches_are_listed_newest_first_and_in_pages,
+    the_list_is_filtered,
+    a_search_among_thousands_goes_on_page_by_page,
+    the_batch_object_tells_its_life,
+);
 
 async fn list(client: &Client, query: &str) -> Value {
     client.get(&format!("/batches{query}")).await.ok()
@@ -54,6 +59,98 @@ async fn batches_are_listed_newest_first_and_in_pages(kind: Kind) {
     check(&world, &Batch::of([claude("0"), claude("1"), claude("2")])).await;
 }
 
+async fn the_list_is_filtered(kind: Kind) {
+    let world = World::new(kind).await;
+    let client = world.client();
+    let labelled = async |text: &str, metadata: Value| {
+        let batch = Batch::of([claude(text)]).field("metadata", metadata);
+        id(&batch.post(client).await.accepted()).to_owned()
+    };
+    let old = labelled("a", json!({"project": "x", "step": "1"})).await;
+    let middle = labelled("b", json!({"project": "x", "step": "2", "a b&c": "d=e+f"})).await;
+    for id in [&old, &middle] {
+        client.ended(id).await;
+    }
+    world.sim.settings(json!({"anthropic": {"in_progress_s": 1000}})).await;
+    let young = labelled("c", json!({"project": "y", "step": "2"})).await;
+    let time = |object: &Value| object["created_at"].as_str().expect("a time").to_owned();
+    let (middle_time, young_time) = (time(&client.batch(&middle).await), time(&client.batch(&young).await));
+    let elsewhere: jiff::Timestamp = middle_time.parse().expect("a time");
+    let elsewhere =
+        elsewhere.to_zoned(jiff::tz::TimeZone::fixed(jiff::tz::offset(2))).strftime("%Y-%m-%dT%H:%M:%S%.3f%:z");
+    let elsewhere = elsewhere.to_string().replace('+', "%2B");
+    for (query, expected) in [
+        ("?status=running".to_owned(), vec![&young]),
+        ("?status=ended".into(), vec![&middle, &old]),
+        ("?status=canceling".into(), vec![]),
+        ("?metadata.project=x".into(), vec![&middle, &old]),
+        ("?metadata.step=2".into(), vec![&young, &middle]),
+        ("?metadata.project=x&metadata.step=2".into(), vec![&middle]),
+        ("?metadata.project=x&metadata.step=3".into(), vec![]),
+        ("?metadata.project=".into(), vec![]),
+        ("?metadata.stranger=x".into(), vec![]),
+        ("?metadata.a%20b%26c=d%3De%2Bf".into(), vec![&middle]),
+        ("?metadata.step=2&status=ended".into(), vec![&middle]),
+        ("?run=nobody".into(), vec![]),
+        (format!("?since={middle_time}"), vec![&young, &middle]),
+        (format!("?since={elsewhere}"), vec![&young, &middle]),
+        (format!("?since={young_time}&metadata.project=x"), vec![]),
+        ("?since=2100-01-01T00:00:00Z".into(), vec![]),
+        ("?since=1950-01-01T00:00:00Z".into(), vec![&young, &middle, &old]),
+        (format!("?metadata.project=x&after={middle}"), vec![&old]),
+        (format!("?status=ended&after={young}"), vec![&middle, &old]),
+    ] {
+        let page = list(client, &query).await;
+        assert_eq!(ids(&page), expected.iter().map(|id| (*id).clone()).collect::<Vec<_>>(), "{query}");
+        assert_eq!((&page["has_more"], &page["last_id"]), (&json!(false), &json!(expected.last())), "{query}");
+    }
+    let page = list(client, "?metadata.project=x&limit=1").await;
+    assert_eq!((ids(&page), &page["has_more"], &page["last_id"]), (vec![middle.clone()], &json!(true), &json!(middle)));
+    let page = list(client, &format!("?metadata.project=x&limit=1&after={middle}")).await;
+    assert_eq!((ids(&page), &page["has_more"]), (vec![old], &json!(false)));
+    client.cancel(&young).await.ok();
+    client.ended(&young).await;
+    assert_eq!(list(client, "?status=running").await["data"], json!([]));
+    world.sim.settings(json!({"anthropic": {"in_progress_s": 0.1}})).await;
+    check(&world, &Batch::of([claude("a"), claude("b"), claude("c")])).await;
+}
+
+/// One request looks at 2,000 batches and no more, and what it could not look at is found by the next one.
+async fn a_search_among_thousands_goes_on_page_by_page(kind: Kind) {
+    let world = World::new(kind).await;
+    let batch = Batch::of([claude("a")]);
+    let wanted = batch.clone().field("metadata", json!({"wanted": "yes"})).post(world.client()).await.accepted();
+    world.client().ended(id(&wanted)).await;
+    let other = check(&world, &batch).await;
+    // Many more of the other, all of one moment and younger than both: too many to be made one by one.
+    let copies = "for n = 1, 4500 do \
+        local hex = ARGV[2] .. string.format('%020x', n) \
+        redis.call('COPY', KEYS[1] .. 'b:' .. ARGV[1], KEYS[1] .. 'b:' .. hex) \
+        redis.call('ZADD', KEYS[1] .. 't:default', tonumber(ARGV[2], 16), hex) end return 1";
+    let hex = id(&other.object).trim_start_matches("batch_");
+    let millis = u64::from_str_radix(&hex[..12], 16).expect("an id begins with its time") + 60_000;
+    let _: u64 = world.redis.command(&["EVAL", copies, "1", "{default}:", hex, &format!("{millis:012x}")]).await;
+    let (mut found, mut after, mut requests) = (Vec::new(), String::new(), 0);
+    loop {
+        let page = list(world.client(), &format!("?metadata.wanted=yes{after}")).await;
+        found.extend(ids(&page));
+        requests += 1;
+        if page["has_more"] == false {
+            break;
+        }
+        after = format!("&after={}", page["last_id"].as_str().expect("the last one looked at"));
+    }
+    assert_eq!((found, requests), (vec![id(&wanted).to_owned()], 3));
+    let mut all = std::collections::BTreeSet::new();
+    let mut after = String::new();
+    for _ in 0..46 {
+        let page = list(world.client(), &format!("?limit=100{after}")).await;
+        all.extend(ids(&page));
+        after = format!("&after={}", page["last_id"].as_str().unwrap_or_default());
+    }
+    assert_eq!(all.len(), 4_503, "each of one moment is listed, and the three that were sent");
+}
+
 async fn the_batch_object_tells_its_life(kind: Kind) {
     let world = World::new(kind).await;
     world.sim.settings(json!({"anthropic": {"in_progress_s": 1.0}, "openai": {"in_progress_s": 1.0}})).await;
@@ -64,7 +161,7 @@ async fn the_batch_object_tells_its_life(kind: Kind) {
     let object = batch.post(world.client()).await.accepted();
     let expected = json!({
         "id": object["id"], "object": "batch", "status": "running", "created_at": object["created_at"], "ended_at": null,
-        "expires_at": object["expires_at"], "deleted_at": null, "team": "default", "run": null,
+        "expires_at": object["expires_at"], "deleted_at": null, "team": "default", "run": null, "retry_of": null,
         "metadata": {"project": "x", "n": "1"},
         "counts": {"total": 3, "pending": 3, "succeeded": 0, "failed": 0, "canceled": 0, "expired": 0, "cached": 0,
                    "joined": 0, "repeats": 1},

@@ -1,6 +1,6 @@
 //! Where a check works: one provider's adapter, its simulator, and the short ways to send and to harvest.
 
-use super::simulator::Simulator;
+use crate::support::sim::Sim;
 use batchgate::{
     domain::{
         outcome::{Answer, Failure, Outcome},
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub(super) struct Desk {
-    pub sim: Arc<Simulator>,
+    pub sim: Arc<Sim>,
     pub kind: Kind,
     pub provider: Arc<dyn BatchProvider>,
 }
@@ -32,7 +32,7 @@ pub(super) struct Order {
 }
 
 impl Desk {
-    pub(super) fn new(sim: Arc<Simulator>, kind: Kind) -> Desk {
+    pub(super) fn new(sim: Arc<Sim>, kind: Kind) -> Desk {
         let provider = Desk::connect(&sim.base, kind, &["sim-key"], Duration::from_secs(15));
         Desk { sim, kind, provider }
     }

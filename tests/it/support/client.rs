@@ -80,6 +80,15 @@ impl Client {
         self.send(self.request(Method::POST, &format!("/batches/{id}/cancel"))).await
     }
 
+    pub(crate) async fn retry(&self, id: &str) -> Reply {
+        self.send(self.request(Method::POST, &format!("/batches/{id}/retry"))).await
+    }
+
+    /// Makes an ended batch unknown.
+    pub(crate) async fn delete(&self, id: &str) -> Reply {
+        self.send(self.request(Method::DELETE, &format!("/batches/{id}"))).await
+    }
+
     /// All results of an ended batch, from the stream of lines.
     pub(crate) async fn results(&self, id: &str) -> Vec<Value> {
         self.lines(&format!("/batches/{id}/results")).await

@@ -27,10 +27,10 @@ pub(crate) async fn nothing_is_left_behind(world: &World) {
 }
 
 /// Two sealers may write one page; what the slower one wrote bears another name than the page's directory says, and dies
-/// by itself. `{default}:b:<batch>:p:<page>:<name>:<frame>`
+/// by itself. `{default}:b:<batch>:p:<page>:<name>:<frame>`, and with `r` for what the page left unanswered.
 async fn is_a_losers(world: &World, key: &str) -> bool {
     let parts: Vec<&str> = key.split(':').collect();
-    let ["{default}", "b", batch, "p", page, name, _] = parts[..] else { return false };
+    let ["{default}", "b", batch, "p" | "r", page, name, _] = parts[..] else { return false };
     let live: Option<String> = world.redis.command(&["HGET", &format!("{{default}}:b:{batch}:pages"), page]).await;
     !live.is_some_and(|live| live.contains(name))
 }
@@ -54,7 +54,9 @@ fn lifetime(key: &str) -> Option<Life> {
     let parts: Vec<&str> = key.strip_prefix("{default}:")?.split(':').collect();
     match parts[..] {
         ["c", _] | ["i", _, _] | ["r", _] => Some(Life::Mortal),
-        ["b", _] | ["b", _, "pages" | "starts"] | ["b", _, "p", ..] | ["t", _] | ["chores"] => Some(Life::Kept),
+        ["b", _] | ["b", _, "pages" | "starts" | "unanswered"] | ["b", _, "p" | "r", ..] | ["t", _] | ["chores"] => {
+            Some(Life::Kept)
+        }
         ["k", ..] if !key.ends_with(":items") && !key.ends_with(":fence") => Some(Life::Kept),
         _ => None,
     }

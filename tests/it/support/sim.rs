@@ -20,7 +20,8 @@ pub(crate) enum Kind {
 const KEYS: [(&str, &str); 3] = [("default", "sim-key"), ("default", "new-key"), ("other", "other-key")];
 
 pub(crate) struct Sim {
-    base: String,
+    /// `http://HOST:PORT`
+    pub(crate) base: String,
     http: reqwest::Client,
     /// Held for its drop.
     _process: Process,
@@ -61,6 +62,11 @@ impl Sim {
         format!("{}/openai/v1", self.base)
     }
 
+    /// As it was at its start: no batches, no bills, no faults.
+    pub(crate) async fn reset(&self) {
+        self.post("reset", &json!({})).await;
+    }
+
     /// Adds fault rules: one or a list.
     pub(crate) async fn fault(&self, rules: Value) {
         self.post("faults", &rules).await;
@@ -88,6 +94,16 @@ impl Sim {
     /// What the answer to a body is: `text`, `outcome`, `error`.
     pub(crate) async fn oracle(&self, provider: &str, body: &Value) -> Value {
         self.post("oracle", &json!({"provider": provider, "body": body})).await
+    }
+
+    /// The same, of one endpoint of OpenAI's; Anthropic has but one.
+    pub(crate) async fn oracle_at(&self, provider: &str, endpoint: &str, body: &Value) -> Value {
+        self.post("oracle", &json!({"provider": provider, "endpoint": endpoint, "body": body})).await
+    }
+
+    /// All that happened so far.
+    pub(crate) async fn ledger(&self) -> Value {
+        self.get("ledger").await
     }
 
     /// The answers billed so far: one row each.

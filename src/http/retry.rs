@@ -1,0 +1,79 @@
+//! `POST /batches/{id}/retry`: what a batch left unanswered, as a new batch. A create like any other, without a body.
+
+use super::{
+    App,
+    auth::Team,
+    batches::{
+        BatchPath, Taken, abandon, draining, find, first_answer, free_key, idempotency_key, replay, take_key, turn,
+    },
+    error::{ApiError, Code},
+    object,
+    query::Query,
+};
+use crate::{
+    domain::{id::BatchId, progress::Progress},
+    pipeline::retry::Retry,
+    store::idempotency::Lock,
+};
+use axum::{
+    Extension,
+    extract::{RawQuery, State},
+    http::HeaderMap,
+    response::Response,
+};
+
+pub(super) async fn retry(
+    State(app): State<App>,
+    Extension(team): Extension<Team>,
+    BatchPath(id): BatchPath,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    Query::parse(query.as_deref(), &[])?;
+    if app.tasks.stopping() {
+        return Err(draining());
+    }
+    let key = idempotency_key(&headers)?;
+    // In a task of its own: a client that goes away must not leave a half-made batch behind.
+    let tasks = app.tasks.clone();
+    let accepting = tasks.spawn(async move { accept(&app, &team, &id, key).await });
+    accepting.await.unwrap_or_else(|_| Err(ApiError::new(Code::Unavailable, "this request hit a fault of ours")))
+}
+
+async fn accept(app: &App, team: &Team, id: &str, key: Option<String>) -> Result<Response, ApiError> {
+    let _turn = turn(app).await?;
+    // What is remembered of this request beside its key. The first answer comes again even if the old batch is gone.
+    let request = format!("retry {id}");
+    let lock = match take_key(app, &team.0, key.as_deref()).await? {
+        Taken::Ours(lock) => lock,
+        Taken::Answered(first) => return replay(app, &first, &request).await,
+    };
+    let outcome = create(app, team, id, lock.clone(), &request).await;
+    if outcome.is_err() {
+        free_key(app, lock.as_ref()).await;
+    }
+    let (batch, progress) = outcome?;
+    first_answer(app, batch, &progress).await
+}
+
+async fn create(
+    app: &App,
+    team: &Team,
+    id: &str,
+    lock: Option<Lock>,
+    request: &str,
+) -> Result<(BatchId, Progress), ApiError> {
+    let (of, old) = find(app, team, id).await?;
+    let mut retry = Retry::begin(&app.gateway, of, &old, lock).await?;
+    let filled = tokio::select! {
+        filled = retry.fill() => filled.map_err(ApiError::from),
+        () = app.tasks.stopped() => Err(draining()),
+    };
+    match filled {
+        Ok(()) => Ok(retry.submission.finish(request, object::head).await?),
+        Err(error) => {
+            abandon(retry.submission).await;
+            Err(error)
+        }
+    }
+}

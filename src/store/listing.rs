@@ -1,0 +1,87 @@
+//! A team's batches, newest first, some at a time. The index knows when they were created and nothing else, so a filter
+//! looks at the batches themselves: boundedly many a request, and the answer says how far it looked.
+
+use super::{Store, StoreError, batches::read_visible};
+use crate::domain::{filter::Filter, id::BatchId, progress::Progress};
+use std::collections::HashMap;
+
+/// Batches whose facts are asked for together.
+const LOOK: usize = 100;
+/// Most batches one request looks at.
+pub const MAX_LOOKED_AT: usize = 2_000;
+
+/// A page of the list.
+#[derive(Debug, Default)]
+pub struct Listed {
+    pub batches: Vec<(BatchId, Progress)>,
+    /// There are more that fit, or at least some not looked at.
+    pub has_more: bool,
+    /// Where the next page goes on: the last one listed, or the last one looked at where the bound was met.
+    pub last: Option<BatchId>,
+}
+
+impl Store {
+    /// Batches of a team that the filter takes, newest first, behind `after` if given (which may be gone by now).
+    pub async fn list(
+        &self,
+        team: &str,
+        filter: &Filter,
+        after: Option<BatchId>,
+        limit: usize,
+    ) -> Result<Listed, StoreError> {
+        let mut listed = Listed::default();
+        let mut cursor = after;
+        let mut looked_at = 0;
+        loop {
+            let ids = self.behind(team, cursor).await?;
+            if ids.is_empty() {
+                return Ok(listed);
+            }
+            for (id, progress) in self.facts_of(&ids).await? {
+                if looked_at == MAX_LOOKED_AT {
+                    return Ok(Listed { has_more: true, last: cursor, ..listed });
+                }
+                looked_at += 1;
+                cursor = Some(id);
+                let Some(progress) = progress else { continue };
+                if filter.is_behind(&progress) {
+                    return Ok(listed);
+                }
+                if filter.takes(&progress) {
+                    if listed.batches.len() == limit {
+                        return Ok(Listed { has_more: true, ..listed });
+                    }
+                    listed.batches.push((id, progress));
+                    listed.last = Some(id);
+                }
+            }
+        }
+    }
+
+    /// The next ids of the index behind one of them, newest first. An id begins with the time that the index is sorted
+    /// by, so the one behind which we look need not be there any more.
+    async fn behind(&self, team: &str, cursor: Option<BatchId>) -> Result<Vec<BatchId>, StoreError> {
+        let from = cursor.map_or_else(|| "+inf".to_owned(), |id| id.created_at().to_string());
+        let mut skip = 0;
+        loop {
+            let mut range = redis::cmd("ZREVRANGEBYSCORE");
+            range.arg(self.keys.team(team)).arg(&from).arg("-inf").arg("LIMIT").arg(skip).arg(LOOK);
+            let found: Vec<String> = range.query_async(&mut self.main.clone()).await?;
+            let ids = found.iter().filter_map(|id| BatchId::from_hex(id));
+            let behind: Vec<BatchId> = ids.filter(|id| cursor.is_none_or(|cursor| *id < cursor)).collect();
+            if !behind.is_empty() || found.len() < LOOK {
+                return Ok(behind);
+            }
+            skip += LOOK; // all of one millisecond, and all before the cursor
+        }
+    }
+
+    async fn facts_of(&self, ids: &[BatchId]) -> Result<Vec<(BatchId, Option<Progress>)>, StoreError> {
+        let mut pipe = redis::pipe();
+        for id in ids {
+            pipe.hgetall(self.keys.batch(*id));
+        }
+        let found: Vec<HashMap<String, String>> = pipe.query_async(&mut self.main.clone()).await?;
+        ids.iter().zip(found).map(|(id, fields)| Ok((*id, read_visible(*id, &fields)?))).collect()
+    }
+}
