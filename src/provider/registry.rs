@@ -1,6 +1,8 @@
 //! From a configured account to its adapter: the one place that lists the providers. Reads no configuration itself.
 
-use super::{BatchProvider, anthropic::Anthropic, openai::OpenAi, secret::Secret, transport::Transport};
+use super::{
+    BatchProvider, anthropic::Anthropic, online::Online, openai::OpenAi, secret::Secret, transport::Transport,
+};
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
@@ -49,6 +51,12 @@ impl Account {
             Kind::Anthropic => Arc::new(Anthropic::new(Transport::new(self, &super::anthropic::DIALECT)?)),
             Kind::OpenAi => Arc::new(OpenAi::new(Transport::new(self, &super::openai::DIALECT)?)),
         })
+    }
+
+    /// The adapter of a server without a batch API; it may want no key, and what is at a bare host is under `/v1`.
+    /// Makes no call.
+    pub fn connect_online(&self) -> Result<Online, AccountError> {
+        Online::new(self)
     }
 }
 
