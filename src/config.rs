@@ -60,7 +60,15 @@ pub struct AccountConfig {
     pub route: Route,
     pub base_url: String,
     pub api_keys: Vec<Secret>,
+    /// `openai-online` only: requests in the air at most (8; 1 to 1,024).
+    pub concurrency: usize,
+    /// `openai-online` only: begin with fewer and go by how the server does (false).
+    pub adaptive: bool,
 }
+
+/// Requests an `openai-online` server gets at once unless configured otherwise.
+const DEFAULT_CONCURRENCY: usize = 8;
+const MAX_CONCURRENCY: usize = 1_024;
 
 /// The file's tables; scalars are environment only.
 #[derive(Debug, Default, Deserialize)]
@@ -79,6 +87,8 @@ struct FileProvider {
     #[serde(default)]
     api_key_env: Vec<String>,
     models: Option<Vec<String>>,
+    concurrency: Option<usize>,
+    adaptive: Option<bool>,
 }
 
 impl Config {
@@ -232,18 +242,46 @@ impl Reader<'_> {
                     None => self.mistakes.push(format!("provider {name}: {variable} is not set")),
                 }
             }
-            if provider.api_key_env.is_empty() {
+            let online = provider.kind == ProviderKind::OpenAiOnline;
+            if provider.api_key_env.is_empty() && !online {
                 self.mistakes.push(format!("provider {name}: name its key's variable in api_key_env"));
             }
+            self.check_online(&provider);
             let base_url = provider.base_url.unwrap_or_else(|| default_base_url(provider.kind).to_owned());
-            let defaults = match provider.kind {
-                ProviderKind::AnthropicBatch => DEFAULT_ANTHROPIC_MODELS,
-                ProviderKind::OpenAiBatch => DEFAULT_OPENAI_MODELS,
-            };
-            let models = provider.models.unwrap_or_else(|| defaults.iter().map(|model| (*model).to_owned()).collect());
-            accounts.extend(self.account(&provider.name, provider.kind, base_url, keys, &models));
+            let owned = |models: &[&str]| models.iter().map(|model| (*model).to_owned()).collect();
+            let models = provider.models.unwrap_or_else(|| match provider.kind {
+                ProviderKind::AnthropicBatch => owned(DEFAULT_ANTHROPIC_MODELS),
+                ProviderKind::OpenAiBatch => owned(DEFAULT_OPENAI_MODELS),
+                ProviderKind::OpenAiOnline => Vec::new(),
+            });
+            let account = self.account(&provider.name, provider.kind, base_url, keys, &models);
+            accounts.extend(account.map(|account| AccountConfig {
+                concurrency: provider.concurrency.unwrap_or(DEFAULT_CONCURRENCY),
+                adaptive: provider.adaptive.unwrap_or(false),
+                ..account
+            }));
         }
         accounts
+    }
+
+    /// A server without a batch API has no official place and no models of its own; the others have no use for its limits.
+    fn check_online(&mut self, provider: &FileProvider) {
+        let name = &provider.name;
+        if provider.kind != ProviderKind::OpenAiOnline {
+            if provider.concurrency.is_some() || provider.adaptive.is_some() {
+                self.mistakes.push(format!("provider {name}: concurrency and adaptive are for kind \"openai-online\""));
+            }
+            return;
+        }
+        if provider.base_url.is_none() {
+            self.mistakes.push(format!("provider {name}: say where the server is: base_url = \"http://HOST:PORT/v1\""));
+        }
+        if provider.models.as_ref().is_none_or(Vec::is_empty) {
+            self.mistakes.push(format!("provider {name}: name the models it answers: models = [\"llama-*\"]"));
+        }
+        if provider.concurrency.is_some_and(|given| !(1..=MAX_CONCURRENCY).contains(&given)) {
+            self.mistakes.push(format!("provider {name}: concurrency must be from 1 to {MAX_CONCURRENCY}"));
+        }
     }
 
     fn account(
@@ -258,7 +296,7 @@ impl Reader<'_> {
         match globs {
             Ok(models) => {
                 let route = Route { account: name.to_owned(), who: who(name, &base_url), kind, models };
-                Some(AccountConfig { route, base_url, api_keys })
+                Some(AccountConfig { route, base_url, api_keys, concurrency: DEFAULT_CONCURRENCY, adaptive: false })
             }
             Err(why) => {
                 self.mistakes.push(format!("provider {name}: {why}"));
@@ -319,6 +357,7 @@ fn default_base_url(kind: ProviderKind) -> &'static str {
     match kind {
         ProviderKind::AnthropicBatch => "https://api.anthropic.com",
         ProviderKind::OpenAiBatch => "https://api.openai.com/v1",
+        ProviderKind::OpenAiOnline => "", // told as a mistake
     }
 }
 
@@ -385,5 +424,36 @@ mod tests {
         assert_eq!(config.accounts[0].route.who, "main");
         assert!(!format!("{config:?}").contains("\"a\""));
         assert!(parse(&[], file).expect_err("keys are missing").iter().any(|mistake| mistake.contains("KEY_A")));
+    }
+
+    fn online(rest: &str) -> Result<Config, Vec<String>> {
+        parse(&[], &format!("[[providers]]\nname = \"local\"\nkind = \"openai-online\"\n{rest}"))
+    }
+
+    #[test]
+    fn a_local_server_needs_a_place_and_models_and_no_key() {
+        let config = online("base_url = \"http://h:11434\"\nmodels = [\"llama*\"]\n").expect("enough to start");
+        let account = &config.accounts[0];
+        assert_eq!((account.api_keys.len(), account.concurrency, account.adaptive), (0, 8, false));
+        assert_eq!(account.route.who, "local");
+        let config = online("base_url = \"http://h\"\nmodels = [\"*\"]\nconcurrency = 64\nadaptive = true\n");
+        let account = &config.expect("enough to start").accounts[0];
+        assert_eq!((account.concurrency, account.adaptive), (64, true));
+    }
+
+    #[test]
+    fn a_local_server_s_mistakes_are_told() {
+        let told =
+            |mistakes: Vec<String>, piece: &str| assert!(mistakes.iter().any(|m| m.contains(piece)), "{mistakes:?}");
+        let bare = online("").expect_err("nowhere, nothing");
+        for piece in ["base_url", "models"] {
+            told(bare.clone(), piece);
+        }
+        for count in ["0", "1025"] {
+            let text = format!("base_url = \"http://h\"\nmodels = [\"*\"]\nconcurrency = {count}\n");
+            told(online(&text).expect_err("out of range"), "from 1 to 1024");
+        }
+        let file = "[[providers]]\nname = \"a\"\nkind = \"openai-batch\"\napi_key_env = [\"K\"]\nconcurrency = 3\n";
+        told(parse(&[("K", "k")], file).expect_err("not for batches"), "openai-online");
     }
 }

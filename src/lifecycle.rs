@@ -51,6 +51,11 @@ impl Tasks {
         self.stop.cancel();
     }
 
+    /// The order to stop, for work that outlives no loop but listens by itself.
+    pub fn stop_order(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
     /// Resolves when everything is told to stop.
     pub async fn stopped(&self) {
         self.stop.cancelled().await;

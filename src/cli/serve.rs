@@ -2,15 +2,15 @@
 
 use super::private_redis::PrivateRedis;
 use crate::{
-    config::{Config, Role},
+    config::{AccountConfig, Config, Role},
     domain::route::ProviderKind,
     http::{self, App, Auth},
     lifecycle::{self, Heartbeats, Tasks},
-    pipeline::{Gateway, Wake, account},
-    provider::{
-        BatchProvider,
-        registry::{Account, Kind},
+    pipeline::{
+        Gateway, Provider, Wake, account,
+        online::desk::{Desk, Pace},
     },
+    provider::registry::{Account, Kind},
     store::{Store, StoreError},
     telemetry, worker,
 };
@@ -150,25 +150,33 @@ async fn second(first: impl Future<Output = ()>) {
 }
 
 async fn gateway(config: &Config, redis_url: &str) -> anyhow::Result<Gateway> {
-    let mut providers: BTreeMap<String, Arc<dyn BatchProvider>> = BTreeMap::new();
+    let mut providers = BTreeMap::new();
     for account in &config.accounts {
-        let kind = match account.route.kind {
-            ProviderKind::AnthropicBatch => Kind::Anthropic,
-            ProviderKind::OpenAiBatch => Kind::OpenAi,
-        };
-        let adapter = Account {
-            name: account.route.account.clone(),
-            kind,
-            base_url: account.base_url.clone(),
-            api_keys: account.api_keys.clone(),
-            stall: config.stall,
-            create_timeout: config.create_timeout,
-        };
-        providers.insert(account.route.account.clone(), adapter.connect()?);
+        providers.insert(account.route.account.clone(), connect_account(config, account)?);
     }
     let settings = config.settings.clone();
     let store = connect(redis_url, &settings.namespace).await?;
     Ok(Gateway { store, providers, routes: config.routes(), settings, wake: Wake::default() })
+}
+
+fn connect_account(config: &Config, account: &AccountConfig) -> anyhow::Result<Provider> {
+    let adapter = |kind| Account {
+        name: account.route.account.clone(),
+        kind,
+        base_url: account.base_url.clone(),
+        api_keys: account.api_keys.clone(),
+        stall: config.stall,
+        create_timeout: config.create_timeout,
+    };
+    Ok(match account.route.kind {
+        ProviderKind::AnthropicBatch => Provider::Batch(adapter(Kind::Anthropic).connect()?),
+        ProviderKind::OpenAiBatch => Provider::Batch(adapter(Kind::OpenAi).connect()?),
+        ProviderKind::OpenAiOnline => {
+            let pace = Pace { least: config.settings.poll_min, most: config.settings.poll_max };
+            let server = adapter(Kind::OpenAi).connect_online()?;
+            Provider::Online(Arc::new(Desk::new(server, account.concurrency, account.adaptive, pace)))
+        }
+    })
 }
 
 /// Redis may start after us, or still be loading: it gets a while to answer.

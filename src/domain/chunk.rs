@@ -9,6 +9,8 @@
 //!        +---- not found, looked twice ----+
 //! ```
 //!
+//! Where a server has no batches a chunk goes `planned -> asking -> settled`: its prompts are asked one by one.
+//!
 //! What a harvest leaves unanswered and is worth retrying becomes a new planned chunk; the rest are failures, per prompt.
 //! There is no list of results here: a result belongs to a question, whichever line, file or retry it came in.
 
@@ -37,6 +39,8 @@ pub struct Lane {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkState {
     Planned,
+    /// Its prompts are asked one by one; what was said of each is noted apart as it comes.
+    Asking,
     /// The intent to create a provider batch is written; whether it was created is known to nobody yet.
     /// `newest_before`: the account's newest batch just before, as the adapter wrote it down for its own search.
     Submitting {
@@ -73,6 +77,7 @@ impl ChunkState {
     pub fn word(&self) -> &'static str {
         match self {
             ChunkState::Planned => "planned",
+            ChunkState::Asking => "asking",
             ChunkState::Submitting { .. } => "submitting",
             ChunkState::InDoubt { .. } => "in_doubt",
             ChunkState::Running { .. } => "running",

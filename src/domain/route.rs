@@ -15,6 +15,9 @@ pub enum ProviderKind {
     // serde would spell it `open-ai-batch`.
     #[serde(rename = "openai-batch")]
     OpenAiBatch,
+    /// No batches: requests one by one.
+    #[serde(rename = "openai-online")]
+    OpenAiOnline,
 }
 
 impl ProviderKind {
@@ -22,7 +25,7 @@ impl ProviderKind {
     pub fn endpoints(self) -> &'static [Endpoint] {
         match self {
             ProviderKind::AnthropicBatch => ANTHROPIC_ENDPOINTS,
-            ProviderKind::OpenAiBatch => OPENAI_ENDPOINTS,
+            ProviderKind::OpenAiBatch | ProviderKind::OpenAiOnline => OPENAI_ENDPOINTS,
         }
     }
 
@@ -31,6 +34,7 @@ impl ProviderKind {
         match self {
             ProviderKind::AnthropicBatch => "anthropic-batch",
             ProviderKind::OpenAiBatch => "openai-batch",
+            ProviderKind::OpenAiOnline => "openai-online",
         }
     }
 }
@@ -315,7 +319,7 @@ mod tests {
 
     #[test]
     fn kinds_are_spelled_as_in_the_configuration() {
-        for kind in [ProviderKind::AnthropicBatch, ProviderKind::OpenAiBatch] {
+        for kind in [ProviderKind::AnthropicBatch, ProviderKind::OpenAiBatch, ProviderKind::OpenAiOnline] {
             assert_eq!(serde_json::to_value(kind).expect("a word"), kind.name());
         }
     }

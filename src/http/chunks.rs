@@ -75,12 +75,12 @@ fn object(told: ToldChunk) -> ChunkObject {
     }
 }
 
-/// The words of the batch object's `chunks`: `submitting` includes in doubt, `running` includes harvested.
+/// The words of the batch object's `chunks`: `submitting` includes in doubt, `running` includes asking and harvested.
 fn status(state: &ChunkState) -> &'static str {
     match state {
         ChunkState::Planned => "planned",
         ChunkState::Submitting { .. } | ChunkState::InDoubt { .. } => "submitting",
-        ChunkState::Running { .. } | ChunkState::Harvested { .. } => "running",
+        ChunkState::Asking | ChunkState::Running { .. } | ChunkState::Harvested { .. } => "running",
         ChunkState::Settled => "settled",
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     store::{
         StoreError,
         chunks::Release,
+        commit::Stage,
         record::{self, Provenance, StoredAnswer},
     },
 };
@@ -249,7 +250,8 @@ pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreEr
         return held.step(&["harvested"], &again, Vec::new(), wait).await;
     }
     let settlement = Settlement::of(items, &ledger, held.rules());
-    commit::settle_staged(held, settlement, &sizes).await
+    let stage = Stage::Dispatch(held.lease.token.clone());
+    commit::settle_staged(held, settlement, &stage, &sizes).await
 }
 
 /// Not one line was ours: a batch adopted by its size and time is another's. Back to doubt, and not to this one again.

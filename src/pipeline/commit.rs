@@ -19,7 +19,7 @@ use crate::{
     store::{
         StoreError,
         chunks::{Chunk, NewChunk},
-        commit::{Committed, Delta, Settled, fragment_name},
+        commit::{Committed, Delta, Settled, Stage, fragment_name},
         pages::{FrameRow, FrameWriter},
         record::{FRAME_BYTES, Known},
     },
@@ -37,19 +37,26 @@ pub fn wire_ids(chunk: &Chunk) -> WireIds {
 /// Settles a chunk that brought no answers.
 pub async fn settle(held: &Held<'_>, settlement: Settlement) -> Result<After, StoreError> {
     held.gateway.store.begin_staging(held.lease, held.gateway.settings.lease * 2).await?;
-    settle_staged(held, settlement, &Sizes::new()).await
+    let stage = Stage::Dispatch(held.lease.token.clone());
+    settle_staged(held, settlement, &stage, &Sizes::new()).await
 }
 
 /// Settles a chunk whose answers are staged.
-pub async fn settle_staged(held: &Held<'_>, settlement: Settlement, sizes: &Sizes) -> Result<After, StoreError> {
+pub async fn settle_staged(
+    held: &Held<'_>,
+    settlement: Settlement,
+    stage: &Stage,
+    sizes: &Sizes,
+) -> Result<After, StoreError> {
     let store = &held.gateway.store;
-    let fragments = write_fragments(held, &settlement, sizes).await?;
+    let fragments = write_fragments(held, &settlement, stage, sizes).await?;
     let follow_ups = follow_ups(held, &settlement).await?;
     let answered: Vec<CacheKey> = settlement.answered.iter().map(|(item, _)| item.key).collect();
     let settled = Settled {
         lease: held.lease,
         counter: counter(&held.chunk.state),
         mode: held.chunk.mode,
+        stage,
         answered: &answered,
         failed: settlement.failed.len(),
         fragments: &fragments,
@@ -77,7 +84,10 @@ pub async fn settle_staged(held: &Held<'_>, settlement: Settlement, sizes: &Size
         Committed::Lost => {
             metrics::counter!("batchgate_fences_lost_total").increment(1);
             tracing::warn!(chunk = %held.chunk.id, "lost the chunk before its commit; nothing was changed");
-            store.unstage(&held.lease.token, answered.iter()).await?;
+            // What is staged for the chunk is the next dispatch's.
+            if let Stage::Dispatch(token) = stage {
+                store.unstage(token, answered.iter()).await?;
+            }
         }
     }
     Ok(After::Finished)
@@ -99,7 +109,9 @@ fn counter(state: &ChunkState) -> &'static str {
     match state {
         ChunkState::Planned => "c_planned",
         ChunkState::Submitting { .. } | ChunkState::InDoubt { .. } => "c_submitting",
-        ChunkState::Running { .. } | ChunkState::Harvested { .. } | ChunkState::Settled => "c_running",
+        ChunkState::Asking | ChunkState::Running { .. } | ChunkState::Harvested { .. } | ChunkState::Settled => {
+            "c_running"
+        }
     }
 }
 
@@ -123,6 +135,7 @@ struct Wanted<'a> {
 async fn write_fragments(
     held: &Held<'_>,
     settlement: &Settlement,
+    stage: &Stage,
     sizes: &Sizes,
 ) -> Result<Vec<(u32, FrameRow)>, StoreError> {
     let mut pages: BTreeMap<u32, Wanted<'_>> = BTreeMap::new();
@@ -142,7 +155,7 @@ async fn write_fragments(
     for (page, Wanted { answered, failed }) in pages {
         let mut writer = FrameWriter::fragment(store, held.chunk.id.batch, page, &name);
         for slice in slices(&answered, sizes) {
-            for (key, answer) in store.staged(&held.lease.token, slice).await? {
+            for (key, answer) in store.staged(stage, slice).await? {
                 writer.push_known(&key, &Known::Answered(answer)).await?;
             }
         }

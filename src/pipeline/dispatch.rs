@@ -3,12 +3,12 @@
 //! The intent is written before the call and the provider's id right after it. A death or a lost answer in between
 //! leaves the chunk *in doubt*; only looking at the provider's list, twice, with a pause, leads back to planned.
 
-use super::{Gateway, account, account::Move, account::Passage, budget, commit};
+use super::{Gateway, Provider, account, account::Move, account::Passage, budget, commit};
 use crate::{
     clock::{self, Millis},
     domain::{
         account::{Call, Reason, Waits},
-        chunk::{Adopted, ChunkState},
+        chunk::{Adopted, ChunkState, Item},
         key::CacheKey,
         outcome::{Ending, Failure, FailureCode},
         settlement::{Rules, Settlement},
@@ -58,7 +58,10 @@ const LOOKS: u32 = 2;
 
 impl Held<'_> {
     pub fn provider(&self) -> Option<&Arc<dyn BatchProvider>> {
-        self.gateway.providers.get(&self.chunk.lane.account)
+        match self.gateway.providers.get(&self.chunk.lane.account)? {
+            Provider::Batch(provider) => Some(provider),
+            Provider::Online(_) => None,
+        }
     }
 
     pub fn rules(&self) -> Rules {
@@ -351,10 +354,25 @@ async fn another_chunks(held: &Held<'_>, remote: &RemoteId) -> Result<bool, Stor
 async fn parcel(held: &Held<'_>) -> Result<Parcel, StoreError> {
     let chunk = held.chunk;
     let settings = &held.gateway.settings;
-    let items = held.gateway.store.items(chunk.id).await?;
-    let ids = commit::wire_ids(chunk);
+    let open = open_lines(held, &held.gateway.store.items(chunk.id).await?);
+    Ok(Parcel {
+        chunk: chunk.id.to_string(),
+        deployment: settings.deployment.clone(),
+        attempt: chunk.attempt,
+        endpoint: chunk.lane.endpoint,
+        model: chunk.lane.model.clone().unwrap_or_default(),
+        headers: chunk.lane.headers.clone(),
+        prompts: chunk.prompts,
+        wire_bytes: chunk.wire_bytes,
+        open,
+    })
+}
+
+/// The way to the bodies of some of the chunk's questions, page by page of the spool.
+pub(super) fn open_lines(held: &Held<'_>, items: &[Item]) -> OpenLines {
+    let (chunk, ids) = (held.chunk, commit::wire_ids(held.chunk));
     let mut pages: Vec<(u32, Vec<CacheKey>)> = Vec::new();
-    for item in &items {
+    for item in items {
         let home = item.places[0].page;
         match pages.last_mut() {
             Some((page, keys)) if *page == home => keys.push(item.key),
@@ -362,7 +380,7 @@ async fn parcel(held: &Held<'_>) -> Result<Parcel, StoreError> {
         }
     }
     let (store, batch, pages) = (held.gateway.store.clone(), chunk.id.batch, Arc::new(pages));
-    let open: OpenLines = Arc::new(move || {
+    Arc::new(move || {
         let (store, ids, pages) = (store.clone(), ids.clone(), Arc::clone(&pages));
         let pages = (0..pages.len()).map(move |at| pages[at].clone());
         let read = move |(page, keys): (u32, Vec<CacheKey>)| {
@@ -377,16 +395,5 @@ async fn parcel(held: &Held<'_>) -> Result<Parcel, StoreError> {
             }
         };
         stream::iter(pages).then(read).try_flatten().boxed()
-    });
-    Ok(Parcel {
-        chunk: chunk.id.to_string(),
-        deployment: settings.deployment.clone(),
-        attempt: chunk.attempt,
-        endpoint: chunk.lane.endpoint,
-        model: chunk.lane.model.clone().unwrap_or_default(),
-        headers: chunk.lane.headers.clone(),
-        prompts: chunk.prompts,
-        wire_bytes: chunk.wire_bytes,
-        open,
     })
 }

@@ -10,6 +10,7 @@ pub mod dispatch;
 pub mod frames;
 pub mod line;
 pub mod number;
+pub mod online;
 pub mod open_page;
 pub mod page;
 pub mod plan;
@@ -20,10 +21,12 @@ pub mod seal;
 pub mod submit;
 
 use crate::{
-    domain::{limits::BatchLimits, prompt::Endpoint, route::Routes},
-    provider::BatchProvider,
-    store::Store,
+    clock::Millis,
+    domain::{limits::BatchLimits, outcome::Ending, prompt::Endpoint, route::Routes},
+    provider::{BatchProvider, online::Online},
+    store::{Store, StoreError, chunks::Chunk},
 };
+use online::desk::{Desk, Seats};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
@@ -31,10 +34,18 @@ use tokio::sync::Notify;
 pub struct Gateway {
     pub store: Store,
     /// By account name.
-    pub providers: BTreeMap<String, Arc<dyn BatchProvider>>,
+    pub providers: BTreeMap<String, Provider>,
     pub routes: Routes,
     pub settings: Settings,
     pub wake: Wake,
+}
+
+/// How an account is asked.
+#[derive(Clone)]
+pub enum Provider {
+    Batch(Arc<dyn BatchProvider>),
+    /// One by one.
+    Online(Arc<Desk>),
 }
 
 /// Wakes the loops of this process when there is something for them. Only a shortcut: being due is data in Redis, and
@@ -66,7 +77,29 @@ impl Gateway {
     /// What one provider batch of this account may hold: the provider's limits and ours, whichever is tighter.
     pub fn limits(&self, account: &str, endpoint: Endpoint) -> BatchLimits {
         let provider = self.providers.get(account).expect("routes name configured accounts only");
-        let limits = provider.limits(endpoint);
+        let limits = match provider {
+            Provider::Batch(provider) => provider.limits(endpoint),
+            Provider::Online(desk) => Online::limits(desk.concurrency.max(online::GROUP)),
+        };
         BatchLimits { max_bytes: limits.max_bytes.min(self.settings.chunk_bytes), ..limits }
+    }
+
+    /// Why the batch of this chunk wants no more answers, once it does not.
+    pub async fn ending(&self, chunk: &Chunk, now: Millis) -> Result<Option<Ending>, StoreError> {
+        Ok(match self.store.progress(chunk.id.batch).await? {
+            // A batch that is gone wants nothing more, and neither does one that ended.
+            None => Some(Ending::Canceled),
+            Some(progress) if progress.cancel_requested || progress.ended_at.is_some() => Some(Ending::Canceled),
+            Some(_) if now > chunk.deadline => Some(Ending::Expired),
+            Some(_) => None,
+        })
+    }
+
+    /// A seat at every desk that has one: to be taken before a claim.
+    pub fn seats(&self) -> Seats {
+        Seats::take(self.providers.iter().filter_map(|(account, provider)| match provider {
+            Provider::Online(desk) => Some((account, desk)),
+            Provider::Batch(_) => None,
+        }))
     }
 }

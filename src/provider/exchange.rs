@@ -1,6 +1,6 @@
 //! One request out and one answer back, with a bound on every wait. Knows no key, no address and no meaning of a status.
 
-use super::{faults, parcel::Progress};
+use super::{faults, lines::MAX_LINE, parcel::Progress};
 use bytes::Bytes;
 use reqwest::{RequestBuilder, Response, StatusCode, header::HeaderMap};
 use std::{future::Future, pin::pin, time::Duration};
@@ -42,6 +42,8 @@ pub(super) struct Reply {
 pub(super) struct Unanswered {
     /// Certain: the provider never had the whole request.
     pub unsent: bool,
+    /// It had, as far as one can tell, and said nothing in time.
+    pub silent: bool,
     pub detail: String,
 }
 
@@ -57,7 +59,7 @@ pub(super) async fn whole(
         Ok(body) => Ok(Reply { status, headers, body }),
         // An error is known by its status alone.
         Err(_) if !status.is_success() => Ok(Reply { status, headers, body: Bytes::new() }),
-        Err(detail) => Err(Unanswered { unsent: false, detail }),
+        Err(detail) => Err(Unanswered { unsent: false, silent: false, detail }),
     }
 }
 
@@ -76,12 +78,13 @@ pub(super) async fn head(
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(error)) => {
                 let unsent = error.is_connect() || error.is_builder() || !progress.complete();
-                return Err(Unanswered { unsent, detail: faults::chain(&error.without_url()) });
+                return Err(Unanswered { unsent, silent: false, detail: faults::chain(&error.without_url()) });
             }
             Err(_) if before != (progress.taken(), progress.complete()) => {}
             Err(_) => {
                 let waited = if before.1 { "no answer" } else { "no byte taken" };
-                return Err(Unanswered { unsent: !before.1, detail: format!("{waited} for {limit:?}") });
+                let detail = format!("{waited} for {limit:?}");
+                return Err(Unanswered { unsent: !before.1, silent: before.1, detail });
             }
         }
     }
@@ -97,6 +100,21 @@ pub(super) async fn body(mut response: Response, stall: Duration) -> Result<Byte
         body.extend_from_slice(&bytes);
     }
     Ok(body.into())
+}
+
+/// All of an answer that may take long to begin: some servers send the head and then think. `Ok(None)`: longer than a
+/// line of results may be.
+pub(super) async fn long_body(mut response: Response, patience: Patience) -> Result<Option<Bytes>, String> {
+    let mut body = Vec::new();
+    let mut wait = patience.answer;
+    while let Some(bytes) = moving(wait, response.chunk()).await? {
+        if body.len() + bytes.len() > MAX_LINE {
+            return Ok(None);
+        }
+        body.extend_from_slice(&bytes);
+        wait = patience.moving;
+    }
+    Ok(Some(body.into()))
 }
 
 /// A read with its stall limit; the error says what happened, in words.

@@ -1,4 +1,4 @@
-//! DEVICE: the batch APIs, one folder a provider. Knows nothing of Redis, of HTTP servers, or of the order of results.
+//! DEVICE: the batch APIs, one folder a provider; and [`online`], for servers that have none. Knows nothing of Redis, of HTTP servers, or of the order of results.
 //!
 //! A provider batch is made in two steps so that the worker can write down what it is about to do before each:
 //! [`BatchProvider::upload`] (harmless to lose) and [`BatchProvider::create`] (what is paid for, never retried blindly).
@@ -23,7 +23,7 @@ mod harvest;
 mod json;
 mod lines;
 mod measured;
-
+pub mod online;
 pub mod openai;
 mod parcel;
 mod rates;

@@ -1,7 +1,8 @@
 //! From a configured account to its adapter: the one place that lists the providers. Reads no configuration itself.
 
 use super::{
-    BatchProvider, anthropic::Anthropic, measured::Measured, openai::OpenAi, secret::Secret, transport::Transport,
+    BatchProvider, anthropic::Anthropic, measured::Measured, online::Online, openai::OpenAi, secret::Secret,
+    transport::Transport,
 };
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
@@ -52,6 +53,12 @@ impl Account {
             Kind::OpenAi => Arc::new(OpenAi::new(Transport::new(self, &super::openai::DIALECT)?)),
         };
         Ok(Arc::new(Measured(provider)))
+    }
+
+    /// The adapter of a server without a batch API; it may want no key, and what is at a bare host is under `/v1`.
+    /// Makes no call.
+    pub fn connect_online(&self) -> Result<Online, AccountError> {
+        Online::new(self)
     }
 }
 

@@ -6,16 +6,18 @@
 use super::{
     CallError, Candidate, CreateError, Throttle,
     download::Download,
-    exchange::{self, Outgoing, Patience, Reply},
+    exchange::{self, Outgoing, Patience, Reply, Unanswered},
     faults::{self, PauseSigns},
+    lines::MAX_LINE,
     parcel::Progress,
     rates,
     registry::{Account, AccountError},
     secret::Secret,
 };
 use crate::domain::account::Call;
+use bytes::Bytes;
 use reqwest::{
-    Client, Method, RequestBuilder, Response, StatusCode, Url,
+    Client, ClientBuilder, Method, RequestBuilder, Response, StatusCode, Url,
     header::{HeaderName, HeaderValue, LOCATION},
     redirect, retry,
 };
@@ -26,6 +28,8 @@ use std::{
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REDIRECTS: usize = 5;
+/// A pooled connection to a server that is asked one by one; servers in use close theirs after five seconds or more.
+const IDLE_CONNECTION: Duration = Duration::from_secs(2);
 /// How many times the stall limit a download may take to begin.
 const OPENING: u32 = 4;
 
@@ -60,14 +64,34 @@ pub(super) struct Transport {
 
 impl Transport {
     pub(super) fn new(account: &Account, dialect: &'static Dialect) -> Result<Transport, AccountError> {
+        if account.api_keys.is_empty() {
+            return Err(AccountError::NoKey { account: account.name.clone() });
+        }
+        Transport::build(account, dialect, account.base_url.trim_end_matches('/'), |pool| {
+            pool.pool_max_idle_per_host(8)
+        })
+    }
+
+    /// Of a server that is asked one by one: it may want no key; at a bare host its API is under `/v1`; and a connection
+    /// is used again only while it is certainly alive, for servers close idle ones after a few seconds.
+    pub(super) fn online(account: &Account, dialect: &'static Dialect) -> Result<Transport, AccountError> {
+        let given = account.base_url.trim_end_matches('/');
+        let bare = Url::parse(given).is_ok_and(|url| url.path() == "/");
+        let base = if bare { format!("{given}/v1") } else { given.to_owned() };
+        Transport::build(account, dialect, &base, |pool| pool.pool_idle_timeout(IDLE_CONNECTION))
+    }
+
+    fn build(
+        account: &Account,
+        dialect: &'static Dialect,
+        base: &str,
+        pool: impl FnOnce(ClientBuilder) -> ClientBuilder,
+    ) -> Result<Transport, AccountError> {
         let name = || account.name.clone();
         let base_error = || AccountError::BaseUrl { account: name(), url: account.base_url.clone() };
-        let base = Url::parse(account.base_url.trim_end_matches('/')).map_err(|_| base_error())?;
+        let base = Url::parse(base).map_err(|_| base_error())?;
         if !matches!(base.scheme(), "http" | "https") || base.query().is_some() || base.fragment().is_some() {
             return Err(base_error());
-        }
-        if account.api_keys.is_empty() {
-            return Err(AccountError::NoKey { account: name() });
         }
         let header = |(index, key): (usize, &Secret)| {
             let unusable = || AccountError::UnusableKey { account: name(), number: index + 1 };
@@ -79,7 +103,7 @@ impl Transport {
             value.set_sensitive(true);
             Ok(value)
         };
-        let client = |idle: usize| {
+        let plain = || {
             Client::builder()
                 .user_agent(concat!("batchgate/", env!("CARGO_PKG_VERSION")))
                 .connect_timeout(CONNECT_TIMEOUT.min(account.stall))
@@ -87,18 +111,17 @@ impl Transport {
                 .retry(retry::never())
                 .http1_only()
                 .tcp_nodelay(true)
-                .pool_max_idle_per_host(idle)
-                .build()
-                .map_err(|source| AccountError::Client { account: name(), source })
         };
+        let client =
+            |builder: ClientBuilder| builder.build().map_err(|source| AccountError::Client { account: name(), source });
         Ok(Transport {
             account: name(),
             dialect,
             base,
             keys: account.api_keys.iter().enumerate().map(header).collect::<Result<_, _>>()?,
             secrets: account.api_keys.clone(),
-            pooled: client(8)?,
-            fresh: client(0)?,
+            pooled: client(pool(plain()))?,
+            fresh: client(plain().pool_max_idle_per_host(0))?,
             stall: account.stall,
             create_timeout: account.create_timeout,
             throttle: Mutex::default(),
@@ -212,6 +235,28 @@ impl Transport {
         }
     }
 
+    /// A POST that brings its own answer. With the first key, if there is one; never repeated here.
+    pub(super) async fn ask(&self, path: &str, body: Bytes) -> Result<Reply, Unheard> {
+        let builder = self
+            .request(&self.pooled, Method::POST, self.url(path), self.keys.first(), &[])
+            .header("content-type", "application/json")
+            .body(body);
+        let response =
+            exchange::head(builder, &Progress::whole(), self.patient()).await.map_err(|lost| match lost {
+                Unanswered { unsent: true, detail, .. } => Unheard::Unsent(detail),
+                Unanswered { silent: true, detail, .. } => Unheard::Silent(detail),
+                Unanswered { detail, .. } => Unheard::Lost(detail),
+            })?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        match exchange::long_body(response, self.patient()).await {
+            Ok(Some(body)) => Ok(Reply { status, headers, body }),
+            // An error is known by its status alone.
+            Ok(None) | Err(_) if !status.is_success() => Ok(Reply { status, headers, body: Bytes::new() }),
+            Ok(None) => Err(Unheard::TooLong(format!("the answer has more than {MAX_LINE} bytes"))),
+            Err(detail) => Err(Unheard::Lost(detail)),
+        }
+    }
+
     /// Opens a body of any size, with every key until one is let in.
     pub(super) async fn download(&self, what: &str, path: &str) -> Result<Download, CallError> {
         let mut round = Round::default();
@@ -285,15 +330,20 @@ impl Transport {
         Patience { moving: self.stall, answer: self.create_timeout }
     }
 
-    fn failure(&self, what: &str, reply: &Reply) -> CallError {
+    pub(super) fn failure(&self, what: &str, reply: &Reply) -> CallError {
         let error = faults::classify(what, reply.status, &reply.headers, &reply.body, &self.dialect.pause);
-        let hide = |detail: String| self.secrets.iter().fold(detail, |text, key| text.replace(key.reveal(), "***"));
+        let hide = |detail| self.hide(detail);
         match error {
             CallError::Again { after, detail } => CallError::Again { after, detail: hide(detail) },
             CallError::Paused { auth, detail } => CallError::Paused { auth, detail: hide(detail) },
             CallError::NotFound { detail } => CallError::NotFound { detail: hide(detail) },
             CallError::Refused { status, code, detail } => CallError::Refused { status, code, detail: hide(detail) },
         }
+    }
+
+    /// A text without our keys in it.
+    pub(super) fn hide(&self, text: String) -> String {
+        self.secrets.iter().fold(text, |text, key| text.replace(key.reveal(), "***"))
     }
 
     fn url(&self, path: &str) -> Url {
@@ -310,6 +360,18 @@ impl Transport {
         let parts: Vec<&str> = self.dialect.identity.iter().filter_map(given).collect();
         (!parts.is_empty()).then(|| parts.join("/"))
     }
+}
+
+/// No answer to an [`Transport::ask`].
+pub(super) enum Unheard {
+    /// Certain: the server never had the whole request.
+    Unsent(String),
+    /// Sent, and the connection broke.
+    Lost(String),
+    /// Sent, and nothing came in time.
+    Silent(String),
+    /// An answer beyond every bound.
+    TooLong(String),
 }
 
 /// A round of all keys in which none was let in yet.

@@ -140,10 +140,11 @@ impl NewChunk {
     }
 }
 
-/// A lane's name among the ready sets: short, and safe in a key.
+/// A lane's name among the ready sets: short, safe in a key, and with its account in front, so that a claim can pass by
+/// the lanes of an account that has no permit left.
 fn lane_id(lane: &Lane) -> String {
     let digest = Sha256::digest(serde_json::to_vec(lane).expect("a lane serializes"));
-    URL_SAFE_NO_PAD.encode(&digest[..9])
+    format!("{}:{}", lane.account, URL_SAFE_NO_PAD.encode(&digest[..9]))
 }
 
 fn word(mode: CacheMode) -> String {
@@ -247,7 +248,7 @@ fn state_fields(state: &ChunkState) -> Vec<(&'static str, String)> {
     let flag = |set: bool| if set { "1".to_owned() } else { String::new() };
     let (mut newest, mut looks, mut remote, mut sources, mut looked, mut adopted) = Default::default();
     match state {
-        ChunkState::Planned | ChunkState::Settled => {}
+        ChunkState::Planned | ChunkState::Asking | ChunkState::Settled => {}
         ChunkState::Submitting { newest_before } => newest = text(newest_before),
         ChunkState::InDoubt { newest_before, looks: n } => (newest, looks) = (text(newest_before), n.to_string()),
         ChunkState::Running { remote: id, adopted: from } => {
@@ -323,6 +324,7 @@ fn read_state(fields: &Fields) -> Result<ChunkState, StoreError> {
     let remote = || fields.text("remote").map(str::to_owned);
     Ok(match fields.text("state")? {
         "planned" => ChunkState::Planned,
+        "asking" => ChunkState::Asking,
         "submitting" => ChunkState::Submitting { newest_before },
         "in_doubt" => ChunkState::InDoubt { newest_before, looks: fields.number("looks").unwrap_or(0) },
         "running" => ChunkState::Running { remote: remote()?, adopted },

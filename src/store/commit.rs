@@ -4,6 +4,7 @@
 use super::{
     Store, StoreError,
     chunks::{Lease, NewChunk},
+    keys::Keys,
     pages::FrameRow,
     record::{self, StoredAnswer},
 };
@@ -11,6 +12,7 @@ use crate::{
     clock,
     domain::{
         batch::CacheMode,
+        chunk::ChunkState,
         id::{ChunkId, Token},
         key::CacheKey,
         outcome::Usage,
@@ -28,12 +30,31 @@ const ATTEMPTS: u32 = 5;
 /// Sent by text: inside a MULTI there is no second try for a script Redis has forgotten.
 const PROGRESS_TEXT: &str = include_str!("scripts/progress.lua");
 
+/// Under whose name a chunk's answers are staged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Of a dispatch that reads them all: what it leaves behind is worthless.
+    Dispatch(Token),
+    /// Of the chunk: its dispatches ask one by one, and each goes on where the one before ended.
+    Chunk(ChunkId),
+}
+
+impl Stage {
+    fn name(&self, keys: &Keys, key: &CacheKey) -> String {
+        match self {
+            Stage::Dispatch(token) => keys.staged(token, key),
+            Stage::Chunk(chunk) => keys.staged_for(*chunk, key),
+        }
+    }
+}
+
 /// Everything that changes when a chunk is settled.
 pub struct Settled<'a> {
     pub lease: &'a Lease,
     /// The batch's counter of the state the chunk is in: `c_planned`, `c_submitting` or `c_running`.
     pub counter: &'static str,
     pub mode: CacheMode,
+    pub stage: &'a Stage,
     /// Keys with a staged answer.
     pub answered: &'a [CacheKey],
     /// How many questions ended without an answer.
@@ -91,8 +112,8 @@ impl Store {
     }
 
     /// Staged answers, read back to be packed for their readers. All must be there.
-    pub async fn staged(&self, token: &Token, keys: &[CacheKey]) -> Result<Vec<(CacheKey, StoredAnswer)>, StoreError> {
-        let names: Vec<String> = keys.iter().map(|key| self.keys.staged(token, key)).collect();
+    pub async fn staged(&self, stage: &Stage, keys: &[CacheKey]) -> Result<Vec<(CacheKey, StoredAnswer)>, StoreError> {
+        let names: Vec<String> = keys.iter().map(|key| stage.name(&self.keys, key)).collect();
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -146,7 +167,7 @@ impl Store {
 
     /// The MULTI. Its first command is a plain write, which a full Redis refuses at queueing, and with it all the rest.
     fn transaction(&self, settled: &Settled<'_>, cache_ttl: Duration) -> redis::Pipeline {
-        let Settled { lease, mode, answered, fragments, follow_ups, .. } = settled;
+        let Settled { lease, mode, stage, answered, fragments, follow_ups, .. } = settled;
         let chunk = lease.chunk;
         let mut pipe = redis::pipe();
         pipe.atomic();
@@ -164,8 +185,8 @@ impl Store {
             CacheMode::Off => None,
         };
         for key in rename.map_or(&[][..], |_| answered) {
-            pipe.cmd(rename.unwrap_or_default()).arg(self.keys.staged(&lease.token, key)).arg(self.keys.cached(key));
-            if cache_ttl < STAGED {
+            pipe.cmd(rename.unwrap_or_default()).arg(stage.name(&self.keys, key)).arg(self.keys.cached(key));
+            if cache_ttl < STAGED || matches!(stage, Stage::Chunk(_)) {
                 pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(clock::millis(cache_ttl)).ignore();
             }
         }
@@ -182,6 +203,7 @@ impl Store {
         self.progress_call(settled, &mut pipe);
         pipe.zrem(self.keys.claimed(), chunk.to_string()).ignore();
         pipe.del(self.keys.fence(chunk)).ignore();
+        pipe.del(self.keys.said(chunk)).ignore();
         pipe
     }
 
@@ -234,7 +256,7 @@ impl Store {
         };
         let mut pipe = redis::pipe();
         for key in &left {
-            pipe.unlink(self.keys.staged(&lease.token, key)).ignore();
+            pipe.unlink(settled.stage.name(&self.keys, key)).ignore();
             if settled.mode != CacheMode::Off {
                 pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(clock::millis(ttl)).arg("GT").ignore();
             }
@@ -252,6 +274,10 @@ impl Store {
         };
         let staged: Vec<String> = items.iter().map(|item| self.keys.staged(token, &item.key)).collect();
         self.unlink(&staged).await?;
+        if self.chunk(chunk).await?.is_some_and(|chunk| chunk.state == ChunkState::Settled) {
+            let kept: Vec<String> = items.iter().map(|item| self.keys.staged_for(chunk, &item.key)).collect();
+            self.unlink(&kept).await?;
+        }
         let name = fragment_name(chunk, token);
         let pages: std::collections::BTreeSet<u32> =
             items.iter().flat_map(|item| &item.places).map(|at| at.page).collect();

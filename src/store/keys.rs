@@ -41,6 +41,12 @@ impl Keys {
         self.of(format_args!("s:{token}:{key}"))
     }
 
+    /// As [`Keys::staged`], of a chunk that is asked one by one: under the chunk's name, for the next dispatch goes on where
+    /// this one ended. Written as answers come; renamed by the commit, else removed by its chore.
+    pub fn staged_for(&self, chunk: ChunkId, key: &CacheKey) -> String {
+        self.of(format_args!("s:{chunk}:{key}"))
+    }
+
     /// An entry whose stored key was not the asked one, set aside for an operator. Written at look-up; dies with its TTL.
     pub fn suspect(&self, key: &CacheKey) -> String {
         self.of(format_args!("suspect:{key}"))
@@ -157,6 +163,12 @@ impl Keys {
     /// The questions of a chunk. Written with the chunk; removed once its batch has ended.
     pub fn items(&self, chunk: ChunkId) -> String {
         self.of(format_args!("k:{chunk}:items"))
+    }
+
+    /// What a server said so far of the questions of a chunk that is asked one by one (hash: key -> word). Written as
+    /// answers come, read by the next dispatch; removed by the commit.
+    pub fn said(&self, chunk: ChunkId) -> String {
+        self.of(format_args!("k:{chunk}:said"))
     }
 
     /// The token of the dispatch that may change the chunk. Written by claim, removed by release and commit.

@@ -14,24 +14,27 @@ pub struct Claim {
     pub lease: Lease,
     /// How often its claim ran out without a step; a step that failed in a living worker counts several times.
     pub reclaims: u32,
+    /// The account that will answer it.
+    pub account: String,
     /// Redis's clock at the claim.
     pub now: Millis,
 }
 
 impl Store {
-    /// Claims the most urgent chunk that is due, if any. `token` must be fresh.
-    pub async fn claim(&self, token: Token, lease: Duration) -> Result<Option<Claim>, StoreError> {
+    /// Claims the most urgent chunk that is due, if any, of all accounts but those in `full`. `token` must be fresh.
+    pub async fn claim(&self, token: Token, lease: Duration, full: &[String]) -> Result<Option<Claim>, StoreError> {
         let mut call = script!("claim").prepare_invoke();
         call.key(self.keys.delayed()).key(self.keys.claimed()).key(self.keys.lanes());
         call.arg(self.keys.prefix()).arg(token.as_str()).arg(clock::millis(lease)).arg(self.skew_ms);
-        call.arg(self.keys.dead_letters());
-        let claimed: Option<(String, Millis, u32)> = call.invoke_async(&mut self.lease.clone()).await?;
-        let Some((id, now, reclaims)) = claimed else { return Ok(None) };
+        call.arg(self.keys.dead_letters()).arg(full);
+        let claimed: Option<(String, Millis, u32, String)> = call.invoke_async(&mut self.lease.clone()).await?;
+        let Some((id, now, reclaims, lane)) = claimed else { return Ok(None) };
         let Some(chunk) = ChunkId::parse(&id) else {
             self.dead_letter(&self.keys.claimed(), &id).await?;
             return Ok(None);
         };
-        Ok(Some(Claim { lease: Lease { chunk, token }, reclaims, now }))
+        let account = lane.split(':').next().unwrap_or_default().to_owned();
+        Ok(Some(Claim { lease: Lease { chunk, token }, reclaims, account, now }))
     }
 
     /// Extends a claim; false if it is no longer ours.

@@ -149,7 +149,7 @@ impl Store {
     pub(super) async fn remove_chunks(&self, batch: BatchId, chunks: u32) -> Result<(), StoreError> {
         let names = |number| {
             let chunk = ChunkId { batch, number };
-            [self.keys.chunk(chunk), self.keys.items(chunk), self.keys.fence(chunk)]
+            [self.keys.chunk(chunk), self.keys.items(chunk), self.keys.fence(chunk), self.keys.said(chunk)]
         };
         self.unlink(&(0..chunks).flat_map(names).collect::<Vec<_>>()).await
     }

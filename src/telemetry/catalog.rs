@@ -82,6 +82,16 @@ pub const METRICS: &[Metric] = &[
         &["account"],
         "Provider calls that failed and are made again later",
     ),
+    counter(
+        "batchgate_online_requests_total",
+        &["account", "outcome"],
+        "Prompts asked one by one: answered, failed, again, trouble",
+    ),
+    counter(
+        "batchgate_online_reasked_total",
+        &[],
+        "Of these, requests that may have been worked on and whose answer nobody has",
+    ),
     counter("batchgate_back_pressure_total", &[], "Chunks refused for an enqueued-token limit, and sent again later"),
     gauge("batchgate_account_paused", &["account"], "1 while nothing is sent for the account until a probe succeeds"),
     counter(

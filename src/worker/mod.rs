@@ -1,6 +1,8 @@
 //! DOOR: time. Claims what is due and steps it: claim -> step -> release. Decides nothing about batches.
 //!
-//! Take a permit before claiming, never hold more than can start now. Every step runs in a task of its own, so that a
+//! Take a permit before claiming, never hold more than can start now: first the narrow ones, a seat at each server that
+//! is asked one by one, then the wide one, a slot of the worker. A chunk that has a seat gives the slot back: what a slow
+//! server holds up is its own chunks alone. Every step runs in a task of its own, so that a
 //! panic in one is an outcome and not the end of the loop; the claim's guard owns the renewal.
 
 mod guard;
@@ -9,7 +11,7 @@ mod step;
 use crate::{
     domain::id::Token,
     lifecycle::{Heartbeats, Tasks},
-    pipeline::{Gateway, poison, seal},
+    pipeline::{Gateway, online::desk::Seat, poison, seal},
     store::{StoreError, queue::Claim},
 };
 use guard::Guard;
@@ -42,34 +44,42 @@ async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, 
             tasks.sleep(BUSY).await;
             continue;
         };
-        match gateway.store.claim(fresh_token(), gateway.settings.lease).await {
+        let seats = gateway.seats();
+        match gateway.store.claim(fresh_token(), gateway.settings.lease, &seats.full).await {
             Ok(Some(claim)) => {
                 idle = BUSY;
                 metrics::counter!("batchgate_claims_total").increment(1);
                 metrics::counter!("batchgate_reclaims_total").increment(u64::from(claim.reclaims > 0));
                 metrics::gauge!("batchgate_workers_busy").increment(1);
-
+                let seat = seats.keep(&claim.account);
+                let permit = Some(permit).filter(|_| seat.is_none());
                 let gateway = Arc::clone(&gateway);
                 let step_tasks = tasks.clone();
                 tasks.spawn(async move {
-                    work(&gateway, &step_tasks, claim).await;
+                    work(&gateway, &step_tasks, claim, seat).await;
                     metrics::gauge!("batchgate_workers_busy").decrement(1);
                     drop(permit);
                 });
             }
-            Ok(None) => idle = rest(&tasks, &gateway.wake.chunks, idle).await,
-            Err(error) => trouble("claim", &error, &tasks).await,
+            Ok(None) => {
+                drop((seats, permit));
+                idle = rest(&tasks, &gateway.wake.chunks, idle).await;
+            }
+            Err(error) => {
+                drop(seats);
+                trouble("claim", &error, &tasks).await;
+            }
         }
     }
 }
 
 /// Steps one claimed chunk until it is given back, and gives the claim back whatever happens.
-async fn work(gateway: &Arc<Gateway>, tasks: &Tasks, claim: Claim) {
+async fn work(gateway: &Arc<Gateway>, tasks: &Tasks, claim: Claim, seat: Option<Seat>) {
     let chunk = claim.lease.chunk;
     let guard = Guard::hold(gateway, tasks, &claim.lease);
     let stepping = {
-        let (gateway, claim) = (Arc::clone(gateway), claim.clone());
-        tasks.spawn(async move { step::run(&gateway, &claim).await })
+        let (gateway, claim, drain) = (Arc::clone(gateway), claim.clone(), tasks.stop_order());
+        tasks.spawn(async move { step::run(&gateway, &claim, seat, &drain).await })
     };
     let abort = stepping.abort_handle();
     tokio::select! {

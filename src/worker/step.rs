@@ -1,45 +1,51 @@
 //! One match from a chunk's state to the verb that moves it on.
 
 use crate::{
-    domain::{chunk::ChunkState, outcome::Ending},
+    domain::chunk::ChunkState,
     pipeline::{
-        Gateway,
+        Gateway, Provider,
         collect::{self, Found},
         dispatch::{self, After, Held},
+        online::{self, desk::Seat},
         poison,
     },
     store::{StoreError, queue::Claim},
 };
 use std::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 /// Steps taken in one claim before it is looked at anew: a chunk passes at most through all its states.
 const MAX_STEPS: usize = 12;
 
-/// Steps a claimed chunk until it is given back.
-pub(super) async fn run(gateway: &Gateway, claim: &Claim) -> Result<(), StoreError> {
+/// Steps a claimed chunk until it is given back. `seat`: the permit of its server that came with the claim, where it is
+/// asked one by one.
+pub(super) async fn run(
+    gateway: &Gateway,
+    claim: &Claim,
+    mut seat: Option<Seat>,
+    drain: &CancellationToken,
+) -> Result<(), StoreError> {
     for _ in 0..MAX_STEPS {
-        if one(gateway, claim).await? == After::Finished {
+        if one(gateway, claim, &mut seat, drain).await? == After::Finished {
             return Ok(());
         }
     }
     Err(StoreError::corrupt(format!("chunk {}", claim.lease.chunk), "does not come to rest"))
 }
 
-async fn one(gateway: &Gateway, claim: &Claim) -> Result<After, StoreError> {
+async fn one(
+    gateway: &Gateway,
+    claim: &Claim,
+    seat: &mut Option<Seat>,
+    drain: &CancellationToken,
+) -> Result<After, StoreError> {
     let id = claim.lease.chunk;
     let Some(chunk) = gateway.store.chunk(id).await? else {
         gateway.store.forget_claim(&claim.lease).await?;
         return Ok(After::Finished);
     };
-    let progress = gateway.store.progress(id.batch).await?;
-    let ending = match &progress {
-        // A batch that is gone wants nothing more, and neither does one that ended.
-        None => Some(Ending::Canceled),
-        Some(progress) if progress.cancel_requested || progress.ended_at.is_some() => Some(Ending::Canceled),
-        Some(_) if claim.now > chunk.deadline => Some(Ending::Expired),
-        Some(_) => None,
-    };
+    let ending = gateway.ending(&chunk, claim.now).await?;
     let held = Held { gateway, lease: &claim.lease, chunk: &chunk, ending, now: claim.now };
     if claim.reclaims >= poison::MAX_RECLAIMS && claim.reclaims != chunk.backed_off {
         return poison::set_apart(&held, claim.reclaims).await;
@@ -47,7 +53,7 @@ async fn one(gateway: &Gateway, claim: &Claim) -> Result<After, StoreError> {
     let verb = verb(&chunk.state);
     let span = tracing::info_span!("step", verb, chunk = %id, account = %chunk.lane.account);
     let began = Instant::now();
-    let done = step(&held).instrument(span).await;
+    let done = step(&held, seat, drain).instrument(span).await;
     metrics::histogram!("batchgate_step_seconds", "verb" => verb).record(began.elapsed().as_secs_f64());
     let outcome = if done.is_ok() { "done" } else { "failed" };
     metrics::counter!("batchgate_steps_total", "verb" => verb, "outcome" => outcome).increment(1);
@@ -58,6 +64,7 @@ async fn one(gateway: &Gateway, claim: &Claim) -> Result<After, StoreError> {
 fn verb(state: &ChunkState) -> &'static str {
     match state {
         ChunkState::Planned => "submit",
+        ChunkState::Asking => "ask",
         ChunkState::Submitting { .. } => "doubt",
         ChunkState::InDoubt { .. } => "look",
         ChunkState::Running { .. } => "poll",
@@ -66,9 +73,13 @@ fn verb(state: &ChunkState) -> &'static str {
     }
 }
 
-async fn step(held: &Held<'_>) -> Result<After, StoreError> {
+async fn step(held: &Held<'_>, seat: &mut Option<Seat>, drain: &CancellationToken) -> Result<After, StoreError> {
     match &held.chunk.state {
-        ChunkState::Planned => dispatch::submit(held).await,
+        ChunkState::Planned => match held.gateway.providers.get(&held.chunk.lane.account) {
+            Some(Provider::Online(_)) => online::begin(held).await,
+            Some(Provider::Batch(_)) | None => dispatch::submit(held).await,
+        },
+        ChunkState::Asking => online::ask(held, seat.take(), drain).await,
         ChunkState::Submitting { newest_before } => dispatch::doubt(held, newest_before.clone()).await,
         ChunkState::InDoubt { newest_before, looks } => dispatch::look(held, newest_before.as_ref(), *looks).await,
         ChunkState::Running { remote, adopted } => collect::poll(held, remote, adopted.as_ref()).await,

@@ -4,8 +4,8 @@
 mod architecture;
 mod bad_input;
 mod contract;
-mod docs;
 mod deployment;
+mod docs;
 mod faults;
 mod path;
 mod provider_contract;

@@ -2,7 +2,8 @@
 -- Takes one chunk to work on: expired claims go back, due chunks become ready, the most urgent head of a lane is popped.
 -- KEYS  1 delayed   2 claimed   3 lanes
 -- ARGV  1 key prefix   2 fresh dispatch token   3 lease ms   4 skew ms   5 dead-letter key
--- answer: nil, or { chunk id, now ms, reclaims }
+--       6.. accounts that are passed by: the caller holds no permit of theirs
+-- answer: nil, or { chunk id, now ms, reclaims, lane }
 local prefix, token, lease, dead = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[4])
@@ -31,12 +32,14 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0
   make_ready(id)
 end
 
+local full = {}
+for i = 6, #ARGV do full[ARGV[i]] = true end
 local best, best_lane, best_score
 for _, lane in ipairs(redis.call('SMEMBERS', KEYS[3])) do
   local head = redis.call('ZRANGE', prefix .. 'ready:' .. lane, 0, 0, 'WITHSCORES')
   if not head[1] then
     redis.call('SREM', KEYS[3], lane)
-  elseif not best or tonumber(head[2]) < best_score then
+  elseif not full[string.match(lane, '^[^:]*')] and (not best or tonumber(head[2]) < best_score) then
     best, best_lane, best_score = head[1], lane, tonumber(head[2])
   end
 end
@@ -44,4 +47,4 @@ if not best then return nil end
 redis.call('ZREM', prefix .. 'ready:' .. best_lane, best)
 redis.call('ZADD', KEYS[2], now + lease, best)
 redis.call('SET', prefix .. 'k:' .. best .. ':fence', token)
-return { best, now, tonumber(redis.call('HGET', prefix .. 'k:' .. best, 'reclaims') or '0') }
+return { best, now, tonumber(redis.call('HGET', prefix .. 'k:' .. best, 'reclaims') or '0'), best_lane }

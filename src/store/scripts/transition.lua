@@ -3,7 +3,7 @@
 -- KEYS  1 chunk   2 fence   3 batch   4 claimed   5 delayed
 -- ARGV  1 chunk id   2 token   3 states it may come from, comma-separated   4 state it goes to
 --       5 'hold', or the delay in ms after which it may be claimed again   6 skew ms
---         (at once, if the batch was cancelled meanwhile and all is well: a planned chunk has only to be settled, a
+--         (at once, if the batch was cancelled meanwhile and all is well: a planned or asked chunk has only to be settled, a
 --         running one only to be cancelled; a doubt, a back-off, an adopted batch and a shut account keep their wait)
 --       7 'asking' if this step leads to a paid call: refused when the batch wants no more
 --       8 why it waits, or '': what it waited for stays while it is held and is over once it is given back
@@ -16,7 +16,7 @@ local cancel = redis.call('HGET', KEYS[3], 'cancel') == '1'
 if ARGV[7] == 'asking' and cancel then return 'ending' end
 
 local counter = { planned = 'c_planned', submitting = 'c_submitting', in_doubt = 'c_submitting',
-                  running = 'c_running', harvested = 'c_running' }
+                  asking = 'c_running', running = 'c_running', harvested = 'c_running' }
 if counter[state] ~= counter[ARGV[4]] and redis.call('EXISTS', KEYS[3]) == 1 then
   redis.call('HINCRBY', KEYS[3], counter[state], -1)
   redis.call('HINCRBY', KEYS[3], counter[ARGV[4]], 1)
@@ -61,7 +61,7 @@ if ARGV[5] ~= 'hold' then
   if cancel then
     local facts = redis.call('HMGET', KEYS[1], 'cancel_sent', 'fails', 'adopted')
     local well = facts[1] ~= '1' and (facts[2] or '0') == '0' and not facts[3] and reason == ''
-    if ARGV[4] == 'planned' or (ARGV[4] == 'running' and well) then delay = 0 end
+    if ARGV[4] == 'planned' or ARGV[4] == 'asking' or (ARGV[4] == 'running' and well) then delay = 0 end
   end
   redis.call('DEL', KEYS[2])
   redis.call('ZREM', KEYS[4], ARGV[1])
