@@ -2,6 +2,7 @@
 //! Whether they run is what `scripts/container-check` looks at.
 
 use crate::support::source::{files, home};
+use batchgate::telemetry::catalog::{Kind, METRICS};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -96,4 +97,31 @@ fn the_board_is_whole() {
             assert!(target["expr"].as_str().is_some_and(|expr| !expr.is_empty()), "{title}: an empty expression");
         }
     }
+}
+
+/// In the agreed table of names, on the board, and still to come with what they count (paused accounts, online servers).
+const COMING: [&str; 3] =
+    ["batchgate_account_paused", "batchgate_account_pauses_total", "batchgate_online_reasked_total"];
+
+/// A panel or an alert on a metric that does not exist shows nothing and never fires, and nobody notices.
+#[test]
+fn alerts_and_board_name_metrics_that_exist() {
+    let exists = |name: &str| {
+        COMING.contains(&name)
+            || METRICS.iter().any(|metric| match metric.kind {
+                Kind::Counter | Kind::Gauge => name == metric.name,
+                Kind::Histogram => {
+                    ["_bucket", "_sum", "_count"].iter().any(|end| name == format!("{}{end}", metric.name))
+                }
+            })
+    };
+    for path in ["alerts.yml", "alerts_test.yml"].map(|name| format!("watch/prometheus/{name}")) {
+        let named = words(&read(&path), "batchgate_");
+        assert!(named.len() > 10, "{path}: {named:?}");
+        let unknown: Vec<_> = named.iter().filter(|name| !exists(name)).collect();
+        assert!(unknown.is_empty(), "{path}: no such metrics: {unknown:?}");
+    }
+    let named = words(&read("watch/grafana/boards/batchgate.json"), "batchgate_");
+    let unknown: Vec<_> = named.iter().filter(|name| !exists(name)).collect();
+    assert!(unknown.is_empty(), "the board: no such metrics: {unknown:?}");
 }
