@@ -4,6 +4,7 @@ mod auth;
 mod batches;
 mod body;
 mod chunks;
+mod dashboard;
 mod error;
 mod object;
 mod ops;
@@ -64,6 +65,7 @@ pub fn router(app: App) -> Router {
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::require_team));
     Router::new()
         .merge(teams)
+        .merge(dashboard::routes())
         .route("/healthz", get(ops::healthz))
         .route("/readyz", get(ops::readyz))
         .route("/openapi.yaml", get(ops::openapi))
