@@ -4,6 +4,7 @@ mod auth;
 mod batches;
 mod body;
 mod chunks;
+mod dashboard;
 mod docs;
 mod error;
 mod listing;
@@ -71,6 +72,7 @@ pub fn router(app: App) -> Router {
     Router::new()
         .merge(teams)
         .merge(docs::routes())
+        .merge(dashboard::routes())
         .route("/healthz", get(ops::healthz))
         .route("/readyz", get(ops::readyz))
         .route("/openapi.yaml", get(ops::openapi))

@@ -211,7 +211,7 @@ async fn early_refusals_reach_clients_that_are_still_sending() {
 async fn unknown_paths_and_methods_are_problem_documents() {
     let world = World::new(Kind::Ours).await;
     for (method, path) in [
-        (Method::GET, "/"),
+        (Method::GET, "/assets/none.js"),
         (Method::GET, "/batch"),
         (Method::GET, "/batches/"),
         (Method::GET, "/v1/batches"),

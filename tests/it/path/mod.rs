@@ -5,6 +5,7 @@ mod bodies;
 mod cache_modes;
 mod cache_trust;
 mod cancel;
+mod dashboard;
 mod deleting;
 mod endpoints;
 mod failures;
