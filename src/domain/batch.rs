@@ -4,6 +4,7 @@ use crate::domain::{
     duration, json,
     problem::{Problem, quote},
     reader::{MAX_CAP, Reader},
+    run::Run,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -68,7 +69,7 @@ pub struct FieldText {
     pub bytes: Bytes,
 }
 
-/// The batch's own fields, read. Absent here because not built yet: run, on_invalid, max_age, max_cost_usd.
+/// The batch's own fields, read. Absent here because not built yet: on_invalid, max_age, max_cost_usd.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// What prompts get that do not say it themselves.
@@ -80,6 +81,8 @@ pub struct Options {
     pub samples: u64,
     pub repeats: Repeats,
     pub cache: CacheMode,
+    /// Repeats are counted over all batches of this run.
+    pub run: Option<Run>,
     pub metadata: BTreeMap<String, String>,
     /// From the batch's creation to the end of all asking.
     pub deadline: Duration,
@@ -96,6 +99,7 @@ impl Default for Options {
             samples: 1,
             repeats: Repeats::default(),
             cache: CacheMode::default(),
+            run: None,
             metadata: BTreeMap::new(),
             deadline: Options::DEFAULT_DEADLINE,
             faulty: false,
@@ -145,7 +149,8 @@ impl Options {
             "batch" => {
                 reader.note("/batch", "this is the header of an NDJSON body: put its members directly into the body");
             }
-            "chunk" | "salt" | "samples" | "repeats" | "cache" | "metadata" | "deadline" if value.is_null() => {}
+            "chunk" | "salt" | "samples" | "repeats" | "cache" | "run" | "metadata" | "deadline" if value.is_null() => {
+            }
             "model" | "max_tokens" | "params" | "headers" if value.is_null() => {}
             "chunk" => self.chunk = reader.integer("/chunk", &value, 1..=1_000_000_000),
             "salt" => {
@@ -162,6 +167,12 @@ impl Options {
                 self.repeats = reader.word("/repeats", &value, &words).unwrap_or_default();
             }
             "cache" => self.cache = reader.word("/cache", &value, &CACHE_MODES).unwrap_or_default(),
+            "run" => {
+                self.run = value.as_str().and_then(Run::parse);
+                if self.run.is_none() {
+                    reader.note("/run", BAD_RUN);
+                }
+            }
             "metadata" => self.metadata = metadata(reader, value),
             "deadline" => self.take_deadline(reader, &value),
             _ if reader.shared(&mut self.fields, name, value) => self.check_params(reader),
@@ -196,6 +207,9 @@ impl Options {
         }
     }
 }
+
+const BAD_RUN: &str =
+    "must be a string `name` or `name~attempt`, each part of 1 to 128 letters, digits, dots, underscores and hyphens";
 
 pub(super) const NO_STREAM: &str = "a batch cannot stream: leave `stream` out";
 

@@ -14,5 +14,6 @@ pub mod progress;
 pub mod prompt;
 mod reader;
 pub mod route;
+pub mod run;
 pub mod settlement;
 pub mod span;

@@ -15,7 +15,7 @@ pub struct Counts {
     pub cached: u64,
     /// How many of `succeeded` came from another batch's call.
     pub joined: u64,
-    /// Prompts whose question came before in this batch; `samples` alone make none.
+    /// Prompts whose question came before in this batch, or in its run; `samples` alone make none.
     pub repeats: u64,
 }
 
@@ -48,6 +48,8 @@ pub enum BatchStatus {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     pub team: String,
+    /// `name` or `name~attempt`, as its client gave it.
+    pub run: Option<String>,
     /// Unix milliseconds, as all times here.
     pub created_at: u64,
     pub deadline: u64,

@@ -80,7 +80,7 @@ pub(super) fn head(batch: BatchId, progress: &Progress) -> String {
         expires_at: clock::rfc3339(progress.deadline),
         deleted_at: progress.deleted_at.map(clock::rfc3339),
         team: &progress.team,
-        run: None,
+        run: progress.run.as_deref(),
         metadata: &progress.metadata,
         counts: CountsObject {
             total: counts.total,

@@ -7,7 +7,7 @@
 use super::{
     Gateway,
     frames::Frame,
-    number::Numbering,
+    number::{Key, Numbering},
     page::{Asked, PageBuilder},
     plan::{Planned, Planner, Question as PlanQuestion},
 };
@@ -21,13 +21,14 @@ use crate::{
         outcome::{Failure, FailureCode},
         problem::{Problem, Problems},
         progress::{ChunkCounts, Progress},
-        prompt::{Prompt, PromptText},
+        prompt::{Endpoint, Prompt, PromptText},
     },
     store::{
         StoreError,
         chunks::NewChunk,
         idempotency::{FirstAnswer, Lock},
         record,
+        runs::{Attempt, Draws},
         uploads::{Accepted, Extent},
     },
 };
@@ -187,6 +188,7 @@ impl<'g> Submission<'g> {
         let chunks = self.plan(&resolver, deadline).await?;
         let progress = self.first_state(&resolver, chunks, deadline);
         self.accept(&progress, request_digest, render).await?;
+        self.settle_draws(&resolver).await;
         Ok(progress)
     }
 
@@ -246,7 +248,10 @@ impl<'g> Submission<'g> {
         if self.resolver.is_none() {
             let (options, problems) = Options::parse(&self.fields);
             self.problems.extend(problems);
-            self.resolver = Some(Resolver::new(self.batch, options));
+            let retention = self.gateway.settings.retention;
+            let draws = |run| Draws { attempt: Attempt::new(&self.team, run), kept: options.deadline + retention };
+            let draws = options.run.as_ref().map(draws);
+            self.resolver = Some(Resolver::new(self.batch, options, draws));
         }
     }
 
@@ -363,6 +368,7 @@ impl<'g> Submission<'g> {
         let retention = clock::millis(self.gateway.settings.retention);
         Progress {
             team: self.team.clone(),
+            run: resolver.options.run.as_ref().map(ToString::to_string),
             created_at: self.created_at,
             deadline,
             ended_at,
@@ -405,6 +411,17 @@ impl<'g> Submission<'g> {
             }
             Accepted::Lost => Err(SubmitError::Lost),
             Accepted::Locked => Err(SubmitError::Locked),
+        }
+    }
+
+    /// The batch exists: numbers whose results failed at once are free for the next batch of the run. If this breaks
+    /// off, the sweeper does it.
+    async fn settle_draws(&self, resolver: &Resolver) {
+        for &page in &resolver.pages.to_give_back {
+            if let Err(left) = self.gateway.store.settle_draws(self.batch, page).await {
+                tracing::warn!(batch = %self.batch, error = %left, "give back run numbers; the sweeper will");
+                return;
+            }
         }
     }
 }
@@ -459,16 +476,25 @@ struct Waiting {
     wire_bytes: u64,
     inputs: u64,
     refused: Option<Failure>,
-    first: u32,
+    number: Number,
     next: u32,
 }
 
+/// Which samples of its question a prompt's are.
+#[derive(Clone, Copy)]
+enum Number {
+    /// From here on.
+    From(u32),
+    /// Those its run has for it, once its page is written.
+    Run { shared: bool },
+}
+
 impl Resolver {
-    fn new(batch: BatchId, options: Options) -> Resolver {
+    fn new(batch: BatchId, options: Options, run: Option<Draws>) -> Resolver {
         let samples = u32::try_from(options.samples).expect("bounded by MAX_SAMPLES");
         Resolver {
             numbering: Numbering::new(options.repeats, samples),
-            pages: PageBuilder::new(batch, options.cache, options.repeats == Repeats::Share),
+            pages: PageBuilder::new(batch, options.cache, options.repeats == Repeats::Share, run),
             options,
             lanes: std::collections::HashSet::new(),
             results: 0,
@@ -511,10 +537,7 @@ impl Resolver {
             return;
         }
         let question = Question::new(&prompt, self.options.salt.as_ref()).expect("the parser has seen its numbers");
-        let drawn = self.numbering.draw(&question, prompt.endpoint);
-        if drawn.repeated {
-            self.pages.counts.repeats += 1;
-        }
+        let number = self.number(&question, prompt.endpoint);
         let body = prompt.body_text();
         let wire_bytes = limits.weight(body.len());
         let inputs = prompt.inputs();
@@ -523,12 +546,21 @@ impl Resolver {
         } else {
             limits.max_inputs.filter(|most| inputs > *most).map(|most| too_many_inputs(inputs, most))
         };
-        let (first, next) = (drawn.first, 0);
-        self.waiting = Some(Waiting { index, prompt, question, body, lane, wire_bytes, inputs, refused, first, next });
+        self.waiting =
+            Some(Waiting { index, prompt, question, body, lane, wire_bytes, inputs, refused, number, next: 0 });
+    }
+
+    fn number(&mut self, question: &Question, endpoint: Endpoint) -> Number {
+        if self.options.run.is_some() {
+            return Number::Run { shared: self.numbering.shares(endpoint) };
+        }
+        let drawn = self.numbering.draw(question, endpoint);
+        self.pages.counts.repeats += u64::from(drawn.repeated);
+        Number::From(drawn.first)
     }
 
     /// The next sample of the latest prompt, until all are drawn.
-    fn next(&mut self) -> Option<Asked> {
+    fn next(&mut self) -> Option<Asked<Key>> {
         let waiting = self.waiting.as_mut()?;
         if u64::from(waiting.next) == self.options.samples {
             self.waiting = None;
@@ -536,11 +568,15 @@ impl Resolver {
         }
         let sample = waiting.next;
         waiting.next += 1;
+        let key = match waiting.number {
+            Number::From(first) => Key::Known(waiting.question.sample(u64::from(first + sample))),
+            Number::Run { shared } => Key::Drawn { question: waiting.question.clone(), shared },
+        };
         Some(Asked {
             index: waiting.index,
             sample,
             custom_id: waiting.prompt.custom_id.clone(),
-            key: waiting.question.sample(u64::from(waiting.first + sample)),
+            key,
             lane: waiting.lane.clone(),
             body: waiting.body.clone(),
             wire_bytes: waiting.wire_bytes,

@@ -51,6 +51,9 @@ pub(super) fn fields(p: &Progress) -> Vec<(&'static str, String)> {
         ("output_tokens", usage.output_tokens),
     ];
     fields.extend(numbers.map(|(name, number)| (name, number.to_string())));
+    if let Some(run) = &p.run {
+        fields.push(("run", run.clone()));
+    }
     if let Some(at) = p.ended_at {
         fields.push(("ended", at.to_string()));
     }
@@ -67,6 +70,7 @@ fn read_progress(batch: BatchId, fields: &HashMap<String, String>) -> Result<Pro
     let small = |name: &str| u32::try_from(count(name)).unwrap_or(u32::MAX);
     Ok(Progress {
         team: fields.get("team").cloned().unwrap_or_default(),
+        run: fields.get("run").cloned(),
         created_at: need("created")?,
         deadline: need("deadline")?,
         ended_at: number("ended"),

@@ -10,6 +10,7 @@ pub mod keys;
 pub mod pages;
 pub mod queue;
 pub mod record;
+pub mod runs;
 pub mod seal;
 pub mod sweep;
 pub mod uploads;

@@ -7,4 +7,5 @@ mod contract;
 mod faults;
 mod path;
 mod provider_contract;
+mod run_numbers;
 mod support;

@@ -14,4 +14,5 @@ mod large;
 mod listing;
 mod origin;
 mod reading;
+mod runs;
 mod samples;

@@ -50,7 +50,7 @@ fn lifetime(key: &str) -> Option<Life> {
     }
     let parts: Vec<&str> = key.strip_prefix("{default}:")?.split(':').collect();
     match parts[..] {
-        ["c", _] | ["i", _, _] | ["r", _] => Some(Life::Mortal),
+        ["c", _] | ["i", _, _] | ["r", _] | ["n", _, _] | ["n", _, _, "free"] => Some(Life::Mortal),
         ["b", _] | ["b", _, "pages" | "starts"] | ["b", _, "p", ..] | ["t", _] | ["chores"] => Some(Life::Kept),
         ["k", ..] if !key.ends_with(":items") && !key.ends_with(":fence") => Some(Life::Kept),
         _ => None,
