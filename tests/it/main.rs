@@ -9,3 +9,4 @@ mod path;
 mod provider_contract;
 mod run_numbers;
 mod support;
+mod telemetry;
