@@ -38,6 +38,12 @@
 //! instead: for each open result page of each waiting batch, the outcomes that page wants, keyed. A page's readers and
 //! its sealer look into that page's fragments alone, so nobody searches a whole chunk for one page, and a fragment dies
 //! with its page, so there are no shared readers to count. Sealing bounds what is kept twice to the pages still open.
+//!
+//! # How samples are counted in a run
+//!
+//! Within one batch repeats are counted in memory ([`pipeline::number`]). In a run they are counted in Redis, page by page
+//! ([`store::runs`]). A number is held by every batch that drew it, until a commit there brings a failure: a success never
+//! lets go of it. So an answer costs nothing to write down, and *held by nobody* means *free*.
 
 pub mod cli;
 pub mod clock;

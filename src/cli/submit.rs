@@ -86,6 +86,9 @@ pub(crate) struct BatchOptions {
     /// Provider-native fields for every prompt, as a JSON object: '{"temperature": 0}'
     #[arg(long, value_name = "JSON", value_parser = json_object)]
     params: Option<Map<String, Value>>,
+    /// Count repeats over all batches of this run: NAME counts on, NAME~ATTEMPT begins anew in each attempt
+    #[arg(long, value_name = "NAME~ATTEMPT")]
+    run: Option<String>,
     /// A label of yours, returned as given; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     metadata: Vec<(String, String)>,
@@ -96,7 +99,7 @@ impl BatchOptions {
     fn members(self) -> Map<String, Value> {
         let metadata: Map<String, Value> =
             self.metadata.into_iter().map(|(name, value)| (name, value.into())).collect();
-        let members: [(&str, Option<Value>); 9] = [
+        let members: [(&str, Option<Value>); 10] = [
             ("model", self.model.map(Value::from)),
             ("max_tokens", self.max_tokens.map(Value::from)),
             ("chunk", self.chunk.map(Value::from)),
@@ -104,6 +107,7 @@ impl BatchOptions {
             ("samples", self.samples.map(Value::from)),
             ("repeats", self.repeats.map(Value::from)),
             ("salt", self.salt.map(Value::from)),
+            ("run", self.run.map(Value::from)),
             ("params", self.params.map(Value::from)),
             ("metadata", Some(metadata).filter(|labels| !labels.is_empty()).map(Value::from)),
         ];
@@ -258,11 +262,12 @@ mod tests {
     fn only_given_options_become_members() {
         let line = Line::try_parse_from(["x", "f.ndjson"]).expect("a file is enough");
         assert!(line.args.options.members().is_empty());
-        let words = "x f.json --model m --max-tokens 100 --chunk 2 --cache only --salt 7 --metadata run=a=b";
+        let words =
+            "x f.json --model m --max-tokens 100 --chunk 2 --cache only --salt 7 --run arc-5~2 --metadata run=a=b";
         let line =
             Line::try_parse_from(words.split(' ').chain(["--params", "{\"seed\": 1e400}"])).expect("good options");
         let expect: Value = serde_json::from_str(
-            r#"{"model": "m", "max_tokens": 100, "chunk": 2, "cache": "only", "salt": "7",
+            r#"{"model": "m", "max_tokens": 100, "chunk": 2, "cache": "only", "salt": "7", "run": "arc-5~2",
                 "params": {"seed": 1e400}, "metadata": {"run": "a=b"}}"#,
         )
         .expect("JSON");

@@ -4,6 +4,7 @@ use crate::domain::{
     duration, json,
     problem::{Problem, quote},
     reader::{MAX_CAP, Reader},
+    run::Run,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -44,7 +45,8 @@ pub enum Repeats {
 }
 
 /// Part of the key only: another salt, another answer. `"1"` and `1` are two, `1` and `1.0` one.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Salt(Value);
 
 impl Salt {
@@ -68,7 +70,7 @@ pub struct FieldText {
     pub bytes: Bytes,
 }
 
-/// The batch's own fields, read. Absent here because not built yet: run, on_invalid, max_age, max_cost_usd.
+/// The batch's own fields, read. Absent here because not built yet: on_invalid, max_age, max_cost_usd.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// What prompts get that do not say it themselves.
@@ -80,6 +82,8 @@ pub struct Options {
     pub samples: u64,
     pub repeats: Repeats,
     pub cache: CacheMode,
+    /// Repeats are counted over all batches of this run.
+    pub run: Option<Run>,
     pub metadata: BTreeMap<String, String>,
     /// From the batch's creation to the end of all asking.
     pub deadline: Duration,
@@ -87,15 +91,19 @@ pub struct Options {
     pub(super) faulty: bool,
 }
 
-/// What a batch's retry takes over from it beside the prompts: neither laid into their bodies nor part of their keys.
+/// What a batch's retry takes over from it beside the prompts, whose bodies have all else laid in.
+
 /// Stored with the batch; a field that an older batch lacks is the default.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Terms {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chunk: Option<u64>,
     pub repeats: Repeats,
     pub cache: CacheMode,
+    /// Only a run needs it again: elsewhere the keys are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub salt: Option<Salt>,
 }
 
 impl Default for Options {
@@ -107,6 +115,7 @@ impl Default for Options {
             samples: 1,
             repeats: Repeats::default(),
             cache: CacheMode::default(),
+            run: None,
             metadata: BTreeMap::new(),
             deadline: Options::DEFAULT_DEADLINE,
             faulty: false,
@@ -123,13 +132,14 @@ impl Options {
 
     /// What a retry of this batch goes by.
     pub fn terms(&self) -> Terms {
-        Terms { chunk: self.chunk, repeats: self.repeats, cache: self.cache }
+        let salt = self.salt.clone().filter(|_| self.run.is_some());
+        Terms { chunk: self.chunk, repeats: self.repeats, cache: self.cache, salt }
     }
 
     /// The options of a batch that asks an earlier one's prompts again.
-    pub fn again(terms: &Terms, metadata: BTreeMap<String, String>, deadline: Duration) -> Options {
-        let Terms { chunk, repeats, cache } = *terms;
-        Options { chunk, repeats, cache, metadata, deadline, ..Options::default() }
+    pub fn again(terms: &Terms, run: Option<Run>, metadata: BTreeMap<String, String>, deadline: Duration) -> Options {
+        let Terms { chunk, repeats, cache, salt } = terms.clone();
+        Options { chunk, repeats, cache, salt, run, metadata, deadline, ..Options::default() }
     }
 
     /// Reads the fields in the order they came; of those with one name the last. A null is a field not given.
@@ -167,7 +177,8 @@ impl Options {
             "batch" => {
                 reader.note("/batch", "this is the header of an NDJSON body: put its members directly into the body");
             }
-            "chunk" | "salt" | "samples" | "repeats" | "cache" | "metadata" | "deadline" if value.is_null() => {}
+            "chunk" | "salt" | "samples" | "repeats" | "cache" | "run" | "metadata" | "deadline" if value.is_null() => {
+            }
             "model" | "max_tokens" | "params" | "headers" if value.is_null() => {}
             "chunk" => self.chunk = reader.integer("/chunk", &value, 1..=1_000_000_000),
             "salt" => {
@@ -184,6 +195,12 @@ impl Options {
                 self.repeats = reader.word("/repeats", &value, &words).unwrap_or_default();
             }
             "cache" => self.cache = reader.word("/cache", &value, &CACHE_MODES).unwrap_or_default(),
+            "run" => {
+                self.run = value.as_str().and_then(Run::parse);
+                if self.run.is_none() {
+                    reader.note("/run", BAD_RUN);
+                }
+            }
             "metadata" => self.metadata = metadata(reader, value),
             "deadline" => self.take_deadline(reader, &value),
             _ if reader.shared(&mut self.fields, name, value) => self.check_params(reader),
@@ -218,6 +235,9 @@ impl Options {
         }
     }
 }
+
+const BAD_RUN: &str =
+    "must be a string `name` or `name~attempt`, each part of 1 to 128 letters, digits, dots, underscores and hyphens";
 
 pub(super) const NO_STREAM: &str = "a batch cannot stream: leave `stream` out";
 

@@ -17,5 +17,6 @@ pub mod progress;
 pub mod prompt;
 mod reader;
 pub mod route;
+pub mod run;
 pub mod settlement;
 pub mod span;

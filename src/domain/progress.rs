@@ -15,7 +15,7 @@ pub struct Counts {
     pub cached: u64,
     /// How many of `succeeded` came from another batch's call.
     pub joined: u64,
-    /// Prompts whose question came before in this batch; `samples` alone make none.
+    /// Prompts whose question came before in this batch, or in its run; `samples` alone make none.
     pub repeats: u64,
 }
 
@@ -64,6 +64,8 @@ pub struct Waiting {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     pub team: String,
+    /// The run whose repeats it counts among: `name` or `name~attempt`, as its client gave it; none outside runs.
+    pub run: Option<String>,
     /// Unix milliseconds, as all times here.
     pub created_at: u64,
     pub deadline: u64,
@@ -79,8 +81,6 @@ pub struct Progress {
     pub waiting: Vec<Waiting>,
     pub usage: Usage,
     pub metadata: std::collections::BTreeMap<String, String>,
-    /// The run whose repeats it counts among, with its attempt: `name~attempt`; none outside runs.
-    pub run: Option<String>,
     /// The batch whose unanswered prompts it asks again.
     pub retry_of: Option<BatchId>,
     pub terms: Terms,

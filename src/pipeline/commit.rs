@@ -22,9 +22,10 @@ use crate::{
         commit::{Committed, Delta, Settled, Stage, fragment_name},
         pages::{FrameRow, FrameWriter},
         record::{FRAME_BYTES, Known},
+        runs::Row,
     },
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// No answer has more tokens; what a provider reports beyond is not counted. A million such stay within 63 bits.
 const MAX_TOKENS: u64 = 1_000_000_000_000;
@@ -51,6 +52,7 @@ pub async fn settle_staged(
     let store = &held.gateway.store;
     let fragments = write_fragments(held, &settlement, stage, sizes).await?;
     let follow_ups = follow_ups(held, &settlement).await?;
+    let given_back = given_back(held, &settlement).await?;
     let answered: Vec<CacheKey> = settlement.answered.iter().map(|(item, _)| item.key).collect();
     let settled = Settled {
         lease: held.lease,
@@ -61,6 +63,7 @@ pub async fn settle_staged(
         failed: settlement.failed.len(),
         fragments: &fragments,
         follow_ups: &follow_ups,
+        given_back: &given_back,
         delta: delta(held, &settlement),
     };
     let began = std::time::Instant::now();
@@ -181,6 +184,28 @@ fn slices<'a>(keys: &'a [CacheKey], sizes: &Sizes) -> Vec<&'a [CacheKey]> {
     }
     slices.push(&keys[start..]);
     slices
+}
+
+/// The results that failed for good, by page, if their batch draws numbers from a run.
+async fn given_back(held: &Held<'_>, settlement: &Settlement) -> Result<Vec<(u32, Vec<Row>)>, StoreError> {
+    let (store, batch) = (&held.gateway.store, held.chunk.id.batch);
+    if settlement.failed.is_empty() || !store.draws_numbers(batch).await? {
+        return Ok(Vec::new());
+    }
+    let mut pages: BTreeMap<u32, BTreeSet<CacheKey>> = BTreeMap::new();
+    for (item, _) in &settlement.failed {
+        for place in &item.places {
+            pages.entry(place.page).or_default().insert(item.key);
+        }
+    }
+    let mut given_back = Vec::with_capacity(pages.len());
+    for (page, keys) in pages {
+        // A page that is sealed has all its outcomes already; none of ours is among them.
+        let Some(manifest) = store.manifest(batch, page).await? else { continue };
+        let failed = manifest.entries.iter().filter(|entry| keys.contains(&entry.key));
+        given_back.push((page, failed.map(|entry| Row { index: entry.index, sample: entry.sample }).collect()));
+    }
+    Ok(given_back)
 }
 
 /// New planned chunks for what is asked again.

@@ -1,7 +1,18 @@
 //! Which sample a prompt is: identical prompts of a batch are independent samples, numbered as they come.
 //! Also finds a `custom_id` given twice. Pure; remembers 16 bytes a question, not prompts.
+//!
+//! In a run the askings of all its batches are counted, and Redis counts them: here each result only gets a
+//! [`Key::Drawn`], and the numbers of a page are drawn together when it is written.
 
-use crate::domain::{batch::Repeats, key::Question, prompt::Endpoint};
+use super::page::Asked;
+use crate::{
+    domain::{
+        batch::Repeats,
+        key::{CacheKey, Question},
+        prompt::Endpoint,
+    },
+    store::runs::{Asking, DrawnPage, Kind},
+};
 use sha2::{Digest, Sha256};
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -11,6 +22,42 @@ pub struct Numbering {
     samples: u32,
     drawn: HashMap<[u8; 16], u32>,
     custom_ids: HashMap<[u8; 12], u32>,
+}
+
+/// Where the key of a result comes from.
+#[derive(Clone)]
+pub enum Key {
+    Known(CacheKey),
+    /// From the number its run has for it. `shared`: that number is its sample.
+    Drawn {
+        question: Question,
+        shared: bool,
+    },
+}
+
+/// What a result asks of its run; none if its key is known.
+pub fn asking(asked: &Asked<Key>) -> Option<Asking> {
+    let Key::Drawn { question, shared } = &asked.key else { return None };
+    let question = question.digest();
+    let kind = match &asked.custom_id {
+        _ if *shared => Kind::Shared,
+        Some(custom_id) => {
+            let digest: [u8; 32] = Sha256::new_with_prefix(question).chain_update(custom_id).finalize().into();
+            Kind::Named(std::array::from_fn(|n| digest[n]))
+        }
+        None => Kind::Anew,
+    };
+    Some(Asking { row: asked.row(), question, kind })
+}
+
+/// The key of a result whose page has drawn; none if the page drew nothing for it.
+pub fn key(asked: &Asked<Key>, drawn: &DrawnPage) -> Option<CacheKey> {
+    match &asked.key {
+        Key::Known(key) => Some(*key),
+        Key::Drawn { question, .. } => {
+            drawn.numbers.get(&asked.row()).map(|number| question.sample(u64::from(*number)))
+        }
+    }
 }
 
 /// The numbers one prompt draws: `first .. first + samples`.
@@ -28,7 +75,7 @@ impl Numbering {
 
     /// Numbers for the samples of a prompt. Where an endpoint has no samples, repeats are shared in any case.
     pub fn draw(&mut self, question: &Question, endpoint: Endpoint) -> Drawn {
-        let shared = self.repeats == Repeats::Share || !endpoint.has_samples();
+        let shared = self.shares(endpoint);
         match self.drawn.entry(question.digest()) {
             Entry::Vacant(free) => {
                 free.insert(self.samples);
@@ -41,6 +88,10 @@ impl Numbering {
                 Drawn { first, repeated: true }
             }
         }
+    }
+
+    pub fn shares(&self, endpoint: Endpoint) -> bool {
+        self.repeats == Repeats::Share || !endpoint.has_samples()
     }
 
     /// The position of an earlier prompt with this `custom_id`, if there is one.

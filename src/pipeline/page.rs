@@ -1,7 +1,12 @@
 //! Builds a batch's pages at accept: looks the questions up, writes what is known, keeps what must be asked.
 //! A page whose every result is known is written sealed at once; a batch never reads the cache after this.
 
-use super::{Gateway, line::ResultLine, line::Source};
+use super::{
+    Gateway,
+    line::{ResultLine, Source},
+    number::{self, Key},
+    submit::SubmitError,
+};
 use crate::{
     domain::{
         batch::CacheMode,
@@ -16,6 +21,7 @@ use crate::{
         StoreError,
         pages::FrameWriter,
         record::{Again, Ask, Entry, Frame, Known, ManifestPage, Unanswered},
+        runs::{Asking, DrawnPage, Draws, Row},
     },
 };
 use bytes::Bytes;
@@ -25,12 +31,12 @@ use std::collections::{HashMap, HashSet};
 const MAX_RESULTS: usize = 500;
 const MAX_BYTES: usize = 1 << 20;
 
-/// One result to be: its place in the client's order and the prompt behind it.
-pub struct Asked {
+/// One result to be: its place in the client's order and the prompt behind it. Its key is known once its page is written.
+pub struct Asked<K = CacheKey> {
     pub index: u32,
     pub sample: u32,
     pub custom_id: Option<String>,
-    pub key: CacheKey,
+    pub key: K,
     pub what: What,
 }
 
@@ -66,11 +72,25 @@ pub struct Wire {
     pub inputs: u64,
 }
 
+impl<K> Asked<K> {
+    /// Its name among the draws of its page.
+    pub fn row(&self) -> Row {
+        Row { index: self.index, sample: self.sample }
+    }
+
+    fn with_key(self, key: CacheKey) -> Asked {
+        let Asked { index, sample, custom_id, what, .. } = self;
+        Asked { index, sample, custom_id, key, what }
+    }
+}
+
 /// Collects results into pages and writes them.
 pub struct PageBuilder {
     batch: BatchId,
     mode: CacheMode,
-    asked: Vec<Asked>,
+    /// Where its numbers come from, if it belongs to a run.
+    run: Option<Draws>,
+    asked: Vec<Asked<Key>>,
     bytes: usize,
     /// Index of the first result of each page written: where a reader finds an offset.
     pub starts: Vec<u32>,
@@ -79,16 +99,18 @@ pub struct PageBuilder {
     share: bool,
     /// Pages with something to ask, in order.
     pub open: Vec<u32>,
+    /// Pages of a run's batch on which something failed at once.
+    pub to_give_back: Vec<u32>,
     pub counts: Counts,
 }
 
 impl PageBuilder {
-    pub fn new(batch: BatchId, mode: CacheMode, share: bool) -> PageBuilder {
-        let (asked, starts, open, counts, asked_before) = Default::default();
-        PageBuilder { batch, mode, share, asked, bytes: 0, starts, asked_before, open, counts }
+    pub fn new(batch: BatchId, mode: CacheMode, share: bool, run: Option<Draws>) -> PageBuilder {
+        let (asked, starts, open, counts, asked_before, to_give_back) = Default::default();
+        PageBuilder { batch, mode, share, run, asked, bytes: 0, starts, asked_before, open, to_give_back, counts }
     }
 
-    pub fn push(&mut self, asked: Asked) {
+    pub fn push(&mut self, asked: Asked<Key>) {
         if let What::Question(wire) = &asked.what {
             self.bytes += wire.body.len();
         }
@@ -106,24 +128,71 @@ impl PageBuilder {
     }
 
     /// Writes the collected results as the next page.
-    pub async fn write(&mut self, gateway: &Gateway) -> Result<(), StoreError> {
+    pub async fn write(&mut self, gateway: &Gateway) -> Result<(), SubmitError> {
         if self.asked.is_empty() {
             return Ok(());
         }
         let asked = std::mem::take(&mut self.asked);
         self.bytes = 0;
         let page = u32::try_from(self.starts.len()).expect("a batch has at most a million results");
+        let asked = self.number(gateway, page, asked).await?;
         self.starts.push(u32::try_from(self.counts.total).expect("a batch has at most a million results"));
         let known = self.look_up(gateway, &asked).await?;
         self.count(&asked, &known);
+        self.note_failed(gateway, page, &asked, &known).await?;
         if asked.iter().all(|one| known.contains_key(&one.key)) {
-            return self.write_sealed(gateway, page, asked, &known).await;
+            return Ok(self.write_sealed(gateway, page, asked, &known).await?);
         }
         self.open.push(page);
         if self.share {
             self.asked_before.extend(asked.iter().map(|one| one.key).filter(|key| !known.contains_key(key)));
         }
-        self.write_open(gateway, page, asked, &known).await
+        Ok(self.write_open(gateway, page, asked, &known).await?)
+    }
+
+    /// Gives every result its key: in a run, of the number drawn for it.
+    async fn number(
+        &mut self,
+        gateway: &Gateway,
+        page: u32,
+        asked: Vec<Asked<Key>>,
+    ) -> Result<Vec<Asked>, SubmitError> {
+        let askings: Vec<Asking> = asked.iter().filter_map(number::asking).collect();
+        let drawn = match &self.run {
+            Some(run) if !askings.is_empty() => {
+                let drawn = gateway.store.draw(run, self.batch, page, &askings).await?;
+                drawn.ok_or(SubmitError::Lost)?
+            }
+            _ => DrawnPage::default(),
+        };
+        self.counts.repeats += drawn.repeats;
+        let keyed = asked.into_iter().map(|one| {
+            let key = number::key(&one, &drawn);
+            let key = key.ok_or_else(|| StoreError::corrupt("draws of a page", format!("lack {}", one.row())))?;
+            Ok(one.with_key(key))
+        });
+        keyed.collect::<Result<_, StoreError>>().map_err(SubmitError::from)
+    }
+
+    /// A number whose result failed at once goes back as soon as the batch exists: until then the upload may break, and
+    /// a later page must not draw it again.
+    async fn note_failed(
+        &mut self,
+        gateway: &Gateway,
+        page: u32,
+        asked: &[Asked],
+        known: &HashMap<CacheKey, Known>,
+    ) -> Result<(), StoreError> {
+        if self.run.is_none() {
+            return Ok(());
+        }
+        let failed = asked.iter().filter(|one| matches!(known.get(&one.key), Some(Known::Failed(_))));
+        let rows: Vec<Row> = failed.map(Asked::row).collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.to_give_back.push(page);
+        gateway.store.note_failed(self.batch, page, &rows).await
     }
 
     /// What is known before anybody is asked: hits, and prompts nobody will be asked.

@@ -6,11 +6,13 @@
 
 use super::{
     Gateway,
+    number::Key,
     page::{Asked, What, Wire},
     submit::{Submission, SubmitError},
 };
 use crate::{
     domain::{
+        batch::{Repeats, Salt},
         chunk::Lane,
         id::BatchId,
         key::Question,
@@ -55,6 +57,11 @@ pub struct Retry<'g> {
     /// Results that must be found.
     unanswered: u64,
     pub submission: Submission<'g>,
+    /// In a run the numbers of its questions are drawn again.
+    in_run: bool,
+    salt: Option<Salt>,
+    shares: bool,
+
     /// Questions seen so far, told apart by what is hashed into their keys.
     seen: HashSet<[u8; 16]>,
     /// Index of the latest prompt in the old batch, and in the new one.
@@ -80,8 +87,9 @@ impl<'g> Retry<'g> {
             return Err(RetryError::Nothing);
         }
         let submission = Submission::again(gateway, of, old, lock).await?;
+        let (in_run, salt, shares) = (old.run.is_some(), old.terms.salt.clone(), old.terms.repeats == Repeats::Share);
         let (seen, latest) = Default::default();
-        Ok(Retry { gateway, of, unanswered, submission, seen, latest, taken: 0, asked: 0 })
+        Ok(Retry { gateway, of, unanswered, submission, in_run, salt, shares, seen, latest, taken: 0, asked: 0 })
     }
 
     /// Feeds the submission to its end.
@@ -120,35 +128,44 @@ impl<'g> Retry<'g> {
         };
         self.latest = Some((old_index, index));
         self.taken += 1;
-        let (what, repeat) = match again {
-            Again::Refused(failure) => (What::Refused(failure), false),
-            Again::Ask(lane) => self.question(lane, body, is_new)?,
+        let (key, what, repeat) = match again {
+            Again::Refused(failure) => (Key::Known(key), What::Refused(failure), false),
+            Again::Ask(lane) => {
+                let shared = self.shares || !lane.endpoint.has_samples();
+                let (question, what) = self.question(lane, body)?;
+                // A number whose outcome was a failure was given back; drawn anew it is the lowest free one, the same.
+                if self.in_run {
+                    (Key::Drawn { question, shared }, what, false)
+                } else {
+                    let repeat = is_new && !self.seen.insert(question.digest());
+                    (Key::Known(key), what, repeat)
+                }
+            }
         };
         self.asked += u64::from(matches!(what, What::Question(_)));
         Ok(self.submission.take_again(Asked { index, sample, custom_id, key, what }, repeat).await?)
     }
 
-    /// The question as it travels, and whether it begins a prompt that asks what one before it asks.
-    fn question(&mut self, lane: Lane, body: Bytes, is_new: bool) -> Result<(What, bool), RetryError> {
-        if !self.gateway.providers.contains_key(&lane.account) {
+    /// The question, and how it travels.
+    fn question(&self, lane: Lane, body: Bytes) -> Result<(Question, What), RetryError> {
+        let Some(route) = self.gateway.routes.iter().find(|route| route.account == lane.account) else {
             return Err(SubmitError::Invalid(Box::new(no_account(&lane.account))).into());
-        }
+        };
+
         let corrupt = |why: &dyn std::fmt::Display| StoreError::corrupt("kept prompt", why);
         let prompt = Prompt {
             account: lane.account.clone(),
-            // Only compared within the batch, where an account stands for who answers.
-            who: lane.account.clone(),
+            who: route.who.clone(),
             endpoint: lane.endpoint,
             model: lane.model.clone().unwrap_or_default(),
             headers: lane.headers.clone(),
             custom_id: None,
             body: serde_json::from_slice(&body).map_err(|why| corrupt(&why))?,
         };
-        let question = Question::new(&prompt, None).map_err(|_| corrupt(&"a number out of range"))?;
-        let repeat = is_new && !self.seen.insert(question.digest());
+        let question = Question::new(&prompt, self.salt.as_ref()).map_err(|_| corrupt(&"a number out of range"))?;
         let limits = self.gateway.limits(&lane.account, lane.endpoint);
         let wire_bytes = limits.weight(body.len());
-        Ok((What::new(Wire { lane, body, wire_bytes, inputs: prompt.inputs() }, &limits), repeat))
+        Ok((question, What::new(Wire { lane, body, wire_bytes, inputs: prompt.inputs() }, &limits)))
     }
 }
 

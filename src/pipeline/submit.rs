@@ -7,7 +7,7 @@
 use super::{
     Gateway,
     frames::Frame,
-    number::Numbering,
+    number::{Key, Numbering},
     page::{Asked, PageBuilder, What, Wire},
     plan::{Planned, Planner, Question as PlanQuestion},
 };
@@ -20,13 +20,15 @@ use crate::{
         key::{CacheKey, Question},
         problem::{Problem, Problems},
         progress::{ChunkCounts, Progress},
-        prompt::{Prompt, PromptText},
+        prompt::{Endpoint, Prompt, PromptText},
+        run::Run,
     },
     store::{
         StoreError,
         chunks::NewChunk,
         idempotency::{FirstAnswer, Lock},
         record,
+        runs::{Attempt, Draws},
         uploads::{Accepted, Extent},
     },
 };
@@ -87,7 +89,6 @@ pub struct Submission<'g> {
     resolver: Option<Resolver>,
     /// The batch that is asked again, and the run that one was part of.
     retry_of: Option<BatchId>,
-    run: Option<String>,
     problems: Problems,
     /// When the upload's progress was last noted.
     noted: Instant,
@@ -118,7 +119,6 @@ impl<'g> Submission<'g> {
             raw_total: 0,
             resolver: None,
             retry_of: None,
-            run: None,
             problems: Problems::default(),
             noted: Instant::now(),
         })
@@ -133,15 +133,16 @@ impl<'g> Submission<'g> {
     ) -> Result<Submission<'g>, StoreError> {
         let mut submission = Submission::begin(gateway, &old.team, BodyKind::Json, lock).await?;
         let deadline = Duration::from_millis(old.deadline.saturating_sub(old.created_at));
-        let options = Options::again(&old.terms, old.metadata.clone(), deadline);
-        submission.resolver = Some(Resolver::new(submission.batch, options));
+        let run = old.run.as_deref().and_then(Run::parse);
+        let options = Options::again(&old.terms, run, old.metadata.clone(), deadline);
+        submission.resolver = Some(submission.resolver(options));
         submission.retry_of = Some(of);
-        submission.run.clone_from(&old.run);
+
         Ok(submission)
     }
 
     /// Takes a result that is asked again. `repeat`: it begins a prompt whose question came before.
-    pub(super) async fn take_again(&mut self, asked: Asked, repeat: bool) -> Result<(), SubmitError> {
+    pub(super) async fn take_again(&mut self, asked: Asked<Key>, repeat: bool) -> Result<(), SubmitError> {
         let resolver = self.resolver.as_mut().expect("made with the submission");
         resolver.pages.counts.repeats += u64::from(repeat);
         self.put(asked).await
@@ -214,6 +215,7 @@ impl<'g> Submission<'g> {
         let chunks = self.plan(&resolver, deadline).await?;
         let progress = self.first_state(&resolver, chunks, deadline);
         self.accept(&progress, request_digest, render).await?;
+        self.settle_draws(&resolver).await;
         Ok(progress)
     }
 
@@ -273,8 +275,15 @@ impl<'g> Submission<'g> {
         if self.resolver.is_none() {
             let (options, problems) = Options::parse(&self.fields);
             self.problems.extend(problems);
-            self.resolver = Some(Resolver::new(self.batch, options));
+            self.resolver = Some(self.resolver(options));
         }
+    }
+
+    fn resolver(&self, options: Options) -> Resolver {
+        let kept = options.deadline + self.gateway.settings.retention;
+        let draws = |run| Draws { attempt: Attempt::new(&self.team, run), kept };
+        let draws = options.run.as_ref().map(draws);
+        Resolver::new(self.batch, options, draws)
     }
 
     async fn take_prompt(&mut self, text: &PromptText) -> Result<(), SubmitError> {
@@ -291,7 +300,7 @@ impl<'g> Submission<'g> {
     }
 
     /// Puts a result on the page at hand, and writes the page if that fills it.
-    async fn put(&mut self, asked: Asked) -> Result<(), SubmitError> {
+    async fn put(&mut self, asked: Asked<Key>) -> Result<(), SubmitError> {
         let resolver = self.resolver.as_mut().expect("made before the first result");
         resolver.pages.push(asked);
         if resolver.pages.is_full() {
@@ -397,6 +406,7 @@ impl<'g> Submission<'g> {
         let retention = clock::millis(self.gateway.settings.retention);
         Progress {
             team: self.team.clone(),
+            run: resolver.options.run.as_ref().map(ToString::to_string),
             created_at: self.created_at,
             deadline,
             ended_at,
@@ -404,7 +414,7 @@ impl<'g> Submission<'g> {
             counts: resolver.pages.counts,
             chunks: ChunkCounts { planned: u64::from(chunks), ..ChunkCounts::default() },
             metadata: resolver.options.metadata.clone(),
-            run: self.run.clone(),
+
             retry_of: self.retry_of,
             terms: resolver.options.terms(),
             pages,
@@ -446,6 +456,17 @@ impl<'g> Submission<'g> {
             }
             Accepted::Lost => Err(SubmitError::Lost),
             Accepted::Locked => Err(SubmitError::Locked),
+        }
+    }
+
+    /// The batch exists: numbers whose results failed at once are free for the next batch of the run. If this breaks
+    /// off, the sweeper does it.
+    async fn settle_draws(&self, resolver: &Resolver) {
+        for &page in &resolver.pages.to_give_back {
+            if let Err(left) = self.gateway.store.settle_draws(self.batch, page).await {
+                tracing::warn!(batch = %self.batch, error = %left, "give back run numbers; the sweeper will");
+                return;
+            }
         }
     }
 }
@@ -496,16 +517,25 @@ struct Waiting {
     prompt: Prompt,
     question: Question,
     what: What,
-    first: u32,
+    number: Number,
     next: u32,
 }
 
+/// Which samples of its question a prompt's are.
+#[derive(Clone, Copy)]
+enum Number {
+    /// From here on.
+    From(u32),
+    /// Those its run has for it, once its page is written.
+    Run { shared: bool },
+}
+
 impl Resolver {
-    fn new(batch: BatchId, options: Options) -> Resolver {
+    fn new(batch: BatchId, options: Options, run: Option<Draws>) -> Resolver {
         let samples = u32::try_from(options.samples).expect("bounded by MAX_SAMPLES");
         Resolver {
             numbering: Numbering::new(options.repeats, samples),
-            pages: PageBuilder::new(batch, options.cache, options.repeats == Repeats::Share),
+            pages: PageBuilder::new(batch, options.cache, options.repeats == Repeats::Share, run),
             options,
             lanes: std::collections::HashSet::new(),
             results: 0,
@@ -548,20 +578,25 @@ impl Resolver {
             return;
         }
         let question = Question::new(&prompt, self.options.salt.as_ref()).expect("the parser has seen its numbers");
-        let drawn = self.numbering.draw(&question, prompt.endpoint);
-        if drawn.repeated {
-            self.pages.counts.repeats += 1;
-        }
+        let number = self.number(&question, prompt.endpoint);
         let body = prompt.body_text();
         let wire_bytes = limits.weight(body.len());
         let inputs = prompt.inputs();
         let what = What::new(Wire { lane, body, wire_bytes, inputs }, &limits);
-        let (first, next) = (drawn.first, 0);
-        self.waiting = Some(Waiting { index, prompt, question, what, first, next });
+        self.waiting = Some(Waiting { index, prompt, question, what, number, next: 0 });
+    }
+
+    fn number(&mut self, question: &Question, endpoint: Endpoint) -> Number {
+        if self.options.run.is_some() {
+            return Number::Run { shared: self.numbering.shares(endpoint) };
+        }
+        let drawn = self.numbering.draw(question, endpoint);
+        self.pages.counts.repeats += u64::from(drawn.repeated);
+        Number::From(drawn.first)
     }
 
     /// The next sample of the latest prompt, until all are drawn.
-    fn next(&mut self) -> Option<Asked> {
+    fn next(&mut self) -> Option<Asked<Key>> {
         let waiting = self.waiting.as_mut()?;
         if u64::from(waiting.next) == self.options.samples {
             self.waiting = None;
@@ -569,11 +604,15 @@ impl Resolver {
         }
         let sample = waiting.next;
         waiting.next += 1;
+        let key = match waiting.number {
+            Number::From(first) => Key::Known(waiting.question.sample(u64::from(first + sample))),
+            Number::Run { shared } => Key::Drawn { question: waiting.question.clone(), shared },
+        };
         Some(Asked {
             index: waiting.index,
             sample,
             custom_id: waiting.prompt.custom_id.clone(),
-            key: waiting.question.sample(u64::from(waiting.first + sample)),
+            key,
             what: waiting.what.clone(),
         })
     }

@@ -52,6 +52,9 @@ pub(super) fn fields(p: &Progress) -> Vec<(&'static str, String)> {
         ("output_tokens", usage.output_tokens),
     ];
     fields.extend(numbers.map(|(name, number)| (name, number.to_string())));
+    if let Some(run) = &p.run {
+        fields.push(("run", run.clone()));
+    }
     if let Some(at) = p.ended_at {
         fields.push(("ended", at.to_string()));
     }
@@ -59,7 +62,7 @@ pub(super) fn fields(p: &Progress) -> Vec<(&'static str, String)> {
         fields.push(("deleted", at.to_string()));
     }
     fields.push(("terms", serde_json::to_string(&p.terms).expect("words and numbers serialize")));
-    fields.extend(p.run.clone().map(|run| ("run", run)));
+
     fields.extend(p.retry_of.map(|batch| ("retry_of", batch.to_string())));
     fields
 }
@@ -77,6 +80,7 @@ fn read_progress(batch: BatchId, fields: &HashMap<String, String>) -> Result<Pro
     };
     Ok(Progress {
         team: fields.get("team").cloned().unwrap_or_default(),
+        run: fields.get("run").cloned(),
         created_at: need("created")?,
         deadline: need("deadline")?,
         ended_at: number("ended"),
@@ -107,7 +111,6 @@ fn read_progress(batch: BatchId, fields: &HashMap<String, String>) -> Result<Pro
             output_tokens: count("output_tokens"),
         },
         metadata: fields.get("metadata").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
-        run: fields.get("run").cloned(),
         retry_of: fields.get("retry_of").and_then(|text| BatchId::parse(text)),
         terms: fields.get("terms").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
         pages: small("pages"),

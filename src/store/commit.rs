@@ -7,6 +7,7 @@ use super::{
     keys::Keys,
     pages::FrameRow,
     record::{self, StoredAnswer},
+    runs::Row,
 };
 use crate::{
     clock,
@@ -63,6 +64,8 @@ pub struct Settled<'a> {
     pub fragments: &'a [(u32, FrameRow)],
     /// What is asked again.
     pub follow_ups: &'a [NewChunk],
+    /// Results, by page, that give the number back they drew from their run: no success came of them.
+    pub given_back: &'a [(u32, Vec<Row>)],
     pub delta: Delta,
 }
 
@@ -199,6 +202,9 @@ impl Store {
         }
         for follow_up in *follow_ups {
             follow_up.write(self, &mut pipe);
+        }
+        for (page, rows) in settled.given_back {
+            self.give_back_call(chunk.batch, *page, rows, &mut pipe);
         }
         self.progress_call(settled, &mut pipe);
         pipe.zrem(self.keys.claimed(), chunk.to_string()).ignore();

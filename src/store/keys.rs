@@ -141,6 +141,25 @@ impl Keys {
         self.of(format_args!("uploads"))
     }
 
+    // Runs.
+
+    /// What every run record begins with; scripts add the attempt and a bucket of questions: `<attempt>:<bucket>` (hash:
+    /// the numbers of its questions and who holds them) and `<attempt>:<bucket>:free` (sorted set: numbers given back).
+    /// Written by accept, by commits whose results came to nothing, and by whoever removes a broken upload; read by accept.
+    /// Both die one retention after the latest deadline of the batches that drew from them.
+    pub fn runs(&self) -> String {
+        self.of(format_args!("n:"))
+    }
+
+    /// What the results of a page drew from their run (hash: `index.sample` -> who asked what, and its number). Written by
+    /// accept, read by whoever gives numbers back; a row goes as its number is given back, all of it with a broken upload,
+    /// or once the page is sealed and its batch has ended (at once, if accept sealed it).
+    pub fn draws(&self, batch: BatchId, page: u32) -> String {
+        self.of(format_args!("b:{}:d:{page}", batch.hex()))
+    }
+
+    // Uploads.
+
     /// How far an upload is (hash): what the sweeper must remove if it breaks off. Dies with the upload.
     pub fn upload(&self, batch: BatchId) -> String {
         self.of(format_args!("u:{}", batch.hex()))

@@ -14,6 +14,7 @@ pub mod listing;
 pub mod pages;
 pub mod queue;
 pub mod record;
+pub mod runs;
 pub mod said;
 pub mod seal;
 pub mod sweep;

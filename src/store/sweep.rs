@@ -20,6 +20,8 @@ enum What {
     Stage(ChunkId, Token),
     /// An ended batch's spool, manifests and items.
     Spool(BatchId),
+    /// What an accepted batch drew from its run.
+    Draws(BatchId),
     /// A batch past its retention.
     Batch(BatchId),
 }
@@ -30,6 +32,7 @@ impl What {
         match kind {
             "upload" => BatchId::from_hex(rest).map(What::Upload),
             "spool" => BatchId::from_hex(rest).map(What::Spool),
+            "draws" => BatchId::from_hex(rest).map(What::Draws),
             "batch" => BatchId::from_hex(rest).map(What::Batch),
             "stage" => {
                 let (chunk, token) = rest.split_once(':')?;
@@ -59,6 +62,7 @@ impl Store {
             What::Upload(batch) => self.sweep_upload(*batch).await?,
             What::Stage(chunk, token) => self.sweep_stage(*chunk, token).await?,
             What::Spool(batch) => self.sweep_spool(*batch).await?,
+            What::Draws(batch) => self.sweep_draws(*batch).await?,
             What::Batch(batch) => self.sweep_batch(*batch).await?,
         };
         if finished {
@@ -98,13 +102,24 @@ impl Store {
         for page in 0..progress.pages {
             self.remove_open_page(batch, page).await?;
         }
+        self.sweep_draws(batch).await?;
         let chunks = self.chunk_numbers(batch).await?;
         let items: Vec<String> = (0..chunks).map(|number| self.keys.items(ChunkId { batch, number })).collect();
         self.unlink(&items).await.map(|()| true)
     }
 
+    /// Pages still open keep what they drew: their commits give back what comes to nothing.
+    async fn sweep_draws(&self, batch: BatchId) -> Result<bool, StoreError> {
+        let progress = self.remains(batch).await?.filter(|progress| progress.run.is_some());
+        for page in 0..progress.map_or(0, |progress| progress.pages) {
+            self.settle_draws(batch, page).await?;
+        }
+        Ok(true)
+    }
+
     async fn sweep_batch(&self, batch: BatchId) -> Result<bool, StoreError> {
         let Some(progress) = self.remains(batch).await? else { return Ok(true) };
+        self.sweep_draws(batch).await?;
         self.remove_pages(batch, progress.pages).await?;
         self.remove_chunks(batch, self.chunk_numbers(batch).await?).await?;
         let mut zrem = redis::cmd("ZREM");
@@ -127,6 +142,7 @@ impl Store {
             self.remove_row(|n| self.keys.sealed(batch, page, ACCEPT, n)).await?;
             self.remove_row(|n| self.keys.fragment(batch, page, ACCEPT, n)).await?;
             self.remove_row(|n| self.keys.unanswered(batch, page, ACCEPT, n)).await?;
+            self.unlink(&[self.keys.draws(batch, page)]).await?;
         }
         self.remove_unanswered(batch).await?;
         let directory = self.keys.sealed_pages(batch);

@@ -113,6 +113,7 @@ impl Store {
             None => call.arg("").arg(0).arg(""),
         };
         call.arg(first.ended_at.map_or_else(String::new, |at| at.to_string())).arg(retention_ms);
+        call.arg(first.run.as_ref().map_or_else(String::new, |_| Store::draws_chore(batch)));
         for (name, value) in batches::fields(first) {
             call.arg(name).arg(value);
         }
@@ -141,6 +142,9 @@ impl Store {
         let extent = self.upload_extent(batch).await?;
         let raw: Vec<String> = (0..extent.raw).map(|n| self.keys.raw(batch, n)).collect();
         self.unlink(&raw).await?;
+        for page in 0..extent.pages {
+            self.undo_draws(batch, page).await?;
+        }
         self.remove_pages(batch, extent.pages).await?;
         self.remove_chunks(batch, extent.chunks).await?;
         self.unlink(&[self.keys.upload(batch)]).await?;

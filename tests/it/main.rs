@@ -9,5 +9,6 @@ mod docs;
 mod faults;
 mod path;
 mod provider_contract;
+mod run_numbers;
 mod support;
 mod telemetry;

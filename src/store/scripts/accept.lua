@@ -2,12 +2,13 @@
 -- Makes a batch exist: all of it, or nothing if the upload's right to its pages is gone.
 -- KEYS  1 uploads   2 batch   3 team index   4 open batches   5 delayed   6 chores   7 idempotency record   8 upload
 -- ARGV  1 batch hex   2 created ms   3 number of chunks   4 idempotency record or ''   5 its TTL ms   6 lock it replaces
---       7 ended ms or ''   8 retention ms   9.. field, value of the batch
+--       7 ended ms or ''   8 retention ms   9 chore that settles its draws from a run, or ''
+--       10.. field, value of the batch
 -- answer: 'ok', 'lost', or 'locked' (the Idempotency-Key's lock is no longer ours)
 if ARGV[4] ~= '' and redis.call('GET', KEYS[7]) ~= ARGV[6] then return 'locked' end
 if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return 'lost' end
 local fields = {}
-for i = 9, #ARGV do fields[#fields + 1] = ARGV[i] end
+for i = 10, #ARGV do fields[#fields + 1] = ARGV[i] end
 redis.call('HSET', KEYS[2], unpack(fields))
 redis.call('ZADD', KEYS[3], ARGV[2], ARGV[1])
 local time = redis.call('TIME')
@@ -20,6 +21,7 @@ if ARGV[7] == '' then
 else
   redis.call('ZADD', KEYS[6], tonumber(ARGV[7]) + tonumber(ARGV[8]), 'batch:' .. ARGV[1])
 end
+if ARGV[9] ~= '' then redis.call('ZADD', KEYS[6], 0, ARGV[9]) end
 if ARGV[4] ~= '' then redis.call('SET', KEYS[7], ARGV[4], 'PX', ARGV[5]) end
 redis.call('DEL', KEYS[8])
 redis.call('ZREM', KEYS[6], 'upload:' .. ARGV[1])

@@ -34,6 +34,24 @@ async fn wrong_fields_are_named() {
         cases.extend(both(&format!("\"repeats\": {bad}"), "/repeats", "1 /repeats"));
         cases.extend(both(&format!("\"cache\": {bad}"), "/cache", "1 /cache"));
     }
+    let long = format!("\"{}\"", "x".repeat(129));
+    for bad in [
+        "5",
+        "true",
+        "[]",
+        "{}",
+        "\"\"",
+        "\"~\"",
+        "\"a~\"",
+        "\"~1\"",
+        "\"a~1~2\"",
+        "\"a b\"",
+        "\"a/b\"",
+        "\"é\"",
+        &long,
+    ] {
+        cases.extend(both(&format!("\"run\": {bad}"), "/run", "1 /run"));
+    }
     for bad in ["true", "[]", "{}", "[1]"] {
         cases.extend(both(&format!("\"salt\": {bad}"), "/salt", "1 /salt"));
     }

@@ -128,7 +128,7 @@ async fn killed_and_the_other_gateway_goes_on(kind: Kind) {
     check(&world, &batch).await;
 }
 
-for_both!(killed_while_a_body_is_read);
+for_both!(killed_while_a_body_is_read, killed_while_a_body_draws_numbers);
 
 async fn killed_while_a_body_is_read(kind: Kind) {
     let mut world = world(kind).await;
@@ -152,4 +152,40 @@ async fn killed_while_a_body_is_read(kind: Kind) {
     let list = world.client().get("/batches").await.ok();
     assert_eq!(list["data"], json!([]), "half a body is no batch");
     check(&world, &batch).await;
+}
+
+/// What a dead gateway had drawn from a run is given back when its upload is swept.
+async fn killed_while_a_body_draws_numbers(kind: Kind) {
+    let mut world = World::new(kind).await;
+    let lines: Vec<Prompt> = (0..260).map(|n| gpt(&format!("line {}", n % 130)).named(&format!("n{n}"))).collect();
+    let batch = Batch::of(lines).field("run", "crash~1").field("samples", 2).ndjson();
+    let (_, body) = batch.body();
+    let address = world.gateways[0].address.clone();
+    let head = format!(
+        "POST /batches HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut socket = tokio::net::TcpStream::connect(&address).await.expect("the gateway listens");
+    let most = [head.as_bytes(), &body.as_bytes()[..body.len() - 10]].concat();
+    tokio::io::AsyncWriteExt::write_all(&mut socket, &most).await.expect("it reads");
+    until("numbers to be drawn", async || {
+        let keys = world.redis.keys().await;
+        if keys.keys().any(|key| key.starts_with("{default}:n:")) { Ok(()) } else { Err(keys) }
+    })
+    .await;
+    world.kill_gateway();
+    // Ten minutes later: the upload is idle, and its chore due.
+    for upload in world.redis.command::<Vec<String>>(&["ZRANGE", "{default}:uploads", "0", "-1"]).await {
+        world.redis.command::<()>(&["ZADD", "{default}:uploads", "0", &upload]).await;
+        world.redis.command::<()>(&["ZADD", "{default}:chores", "0", &format!("upload:{upload}")]).await;
+    }
+    world.start_gateway().await;
+    until("the upload to be swept", async || {
+        let keys = world.redis.keys().await;
+        if keys.is_empty() { Ok(()) } else { Err(keys) }
+    })
+    .await;
+    let first = check(&world, &batch).await;
+    assert_eq!(first.object["counts"]["repeats"], 130, "nothing came before: {}", first.object["counts"]);
+    nothing_is_left_behind(&world).await;
 }

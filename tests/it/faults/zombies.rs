@@ -12,7 +12,8 @@ use serde_json::json;
 for_both!(
     a_sleeper_in_a_download_wakes_too_late,
     a_sleeper_in_a_create_wakes_too_late,
-    a_sleeper_wakes_after_a_refresh
+    a_sleeper_wakes_after_a_refresh,
+    a_sleeper_gives_no_number_back,
 );
 
 /// One gateway that will sleep. A short lease, so that nobody waits long for it.
@@ -108,4 +109,34 @@ async fn a_sleeper_wakes_after_a_refresh(kind: Kind) {
     let bodies =
         |results: &[serde_json::Value]| results.iter().map(|result| result["response"].clone()).collect::<Vec<_>>();
     assert_eq!(bodies(&read), bodies(&fresh), "the newest answers stay");
+}
+
+/// The chunk was settled by another, its failed number drawn anew and answered: it is not the sleeper's to free.
+async fn a_sleeper_gives_no_number_back(kind: Kind) {
+    let env = [("BATCHGATE_LEASE", "1s"), ("BATCHGATE_STALL", "500ms"), ("BATCHGATE_ATTEMPTS", "1")];
+    let mut world = World::with(kind, &env).await;
+    let slow = json!({"trickle": {"bytes": 300, "every": 0.2}});
+    world.sim.fault(json!({"match": {"route": "files.content"}, "fault": slow, "times": 0})).await;
+    let name = |n: usize| gpt("[[flaky:1]] once").named(&format!("n{n}"));
+    let other = |n: usize| gpt(&format!("other {n}"));
+    let object = Batch::of([name(0)].into_iter().chain((0..8).map(other))).field("run", "z~1");
+    let object = object.post(world.client()).await.accepted();
+    calls(&world, "files.content", 1).await;
+    world.gateways[0].process.signal("STOP");
+    world.sim.clear_faults().await;
+    let awake = world.start_gateway().await.client.clone();
+    assert_eq!(awake.ended(id(&object)).await["counts"]["failed"], 1, "it settled with a failure");
+    let drawn = Batch::of([name(1)]).field("run", "z~1");
+    let object = drawn.post(&awake).await.accepted();
+    awake.ended(id(&object)).await;
+    let first: u64 = paid(&world).await.values().sum();
+    nothing_is_left_behind(&world).await;
+    wake(&world).await;
+    nothing_is_left_behind(&world).await;
+    // Number 0 is held: what comes next is number 1, and bought. And number 0 is read by the next attempt.
+    for (run, bought) in [("z~1", 1), ("z~2", 1)] {
+        let object = Batch::of([name(2)]).field("run", run).post(&awake).await.accepted();
+        awake.ended(id(&object)).await;
+        assert_eq!(paid(&world).await.values().sum::<u64>(), first + bought, "{run}");
+    }
 }

@@ -16,4 +16,5 @@ mod listing;
 mod origin;
 mod reading;
 mod retrying;
+mod runs;
 mod samples;

@@ -19,7 +19,7 @@ for_both!(
 );
 
 /// The number of the paid call behind each result, in order.
-async fn calls(world: &World, batch: &Value) -> Vec<u64> {
+pub(super) async fn calls(world: &World, batch: &Value) -> Vec<u64> {
     let full = world.client().lines(&format!("/batches/{}/results?response=full", id(batch))).await;
     let call = |result: &Value| result["response"]["usage"]["sim_call"].as_u64().unwrap_or_else(|| panic!("{result}"));
     full.iter().map(call).collect()
