@@ -43,6 +43,16 @@ pub enum Repeats {
     Share,
 }
 
+/// What becomes of prompts that cannot be accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnInvalid {
+    /// One of them refuses the whole batch.
+    #[default]
+    Refuse,
+    /// Each becomes a failed result; the rest runs.
+    Fail,
+}
+
 /// Part of the key only: another salt, another answer. `"1"` and `1` are two, `1` and `1.0` one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Salt(Value);
@@ -68,7 +78,7 @@ pub struct FieldText {
     pub bytes: Bytes,
 }
 
-/// The batch's own fields, read. Absent here because not built yet: run, on_invalid, max_age, max_cost_usd.
+/// The batch's own fields, read. Absent here because not built yet: run, max_cost_usd.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// What prompts get that do not say it themselves.
@@ -80,7 +90,11 @@ pub struct Options {
     pub samples: u64,
     pub repeats: Repeats,
     pub cache: CacheMode,
+    pub on_invalid: OnInvalid,
     pub metadata: BTreeMap<String, String>,
+    /// Answers older than this at the batch's creation count as misses, and are replaced. None: any will do. Only
+    /// matters where the cache is read.
+    pub max_age: Option<Duration>,
     /// From the batch's creation to the end of all asking.
     pub deadline: Duration,
     /// A default for prompts could not be read: what they lack is no problem of theirs.
@@ -96,7 +110,9 @@ impl Default for Options {
             samples: 1,
             repeats: Repeats::default(),
             cache: CacheMode::default(),
+            on_invalid: OnInvalid::default(),
             metadata: BTreeMap::new(),
+            max_age: None,
             deadline: Options::DEFAULT_DEADLINE,
             faulty: false,
         }
@@ -108,6 +124,8 @@ impl Options {
     pub const MAX_RESULTS: u64 = 1_000_000;
     pub const MAX_SAMPLES: u64 = 1_000;
     pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(72 * 3_600);
+    /// Younger than this no answer can be asked for: that is `cache: refresh`.
+    const MIN_AGE: Duration = Duration::from_secs(1);
     const DEADLINES: std::ops::RangeInclusive<Duration> = Duration::from_secs(3_600)..=Duration::from_secs(30 * 86_400);
 
     /// Reads the fields in the order they came; of those with one name the last. A null is a field not given.
@@ -145,8 +163,9 @@ impl Options {
             "batch" => {
                 reader.note("/batch", "this is the header of an NDJSON body: put its members directly into the body");
             }
-            "chunk" | "salt" | "samples" | "repeats" | "cache" | "metadata" | "deadline" if value.is_null() => {}
-            "model" | "max_tokens" | "params" | "headers" if value.is_null() => {}
+            "chunk" | "salt" | "samples" | "repeats" | "cache" | "metadata" | "deadline" | "max_age"
+                if value.is_null() => {}
+            "model" | "max_tokens" | "params" | "headers" | "on_invalid" if value.is_null() => {}
             "chunk" => self.chunk = reader.integer("/chunk", &value, 1..=1_000_000_000),
             "salt" => {
                 self.salt = Salt::new(value);
@@ -162,8 +181,13 @@ impl Options {
                 self.repeats = reader.word("/repeats", &value, &words).unwrap_or_default();
             }
             "cache" => self.cache = reader.word("/cache", &value, &CACHE_MODES).unwrap_or_default(),
+            "on_invalid" => {
+                let words = [("refuse", OnInvalid::Refuse), ("fail", OnInvalid::Fail)];
+                self.on_invalid = reader.word("/on_invalid", &value, &words).unwrap_or_default();
+            }
             "metadata" => self.metadata = metadata(reader, value),
             "deadline" => self.take_deadline(reader, &value),
+            "max_age" => self.take_max_age(reader, &value),
             _ if reader.shared(&mut self.fields, name, value) => self.check_params(reader),
             _ => reader.unknown("", name),
         }
@@ -175,6 +199,15 @@ impl Options {
             Some(Ok(_)) => reader.note("/deadline", "must be from 1h to 30d"),
             Some(Err(why)) => reader.note("/deadline", why),
             None => reader.note("/deadline", "must be a string: 72h, 30d"),
+        }
+    }
+
+    fn take_max_age(&mut self, reader: &mut Reader, value: &Value) {
+        match value.as_str().map(duration::parse) {
+            Some(Ok(age)) if age >= Options::MIN_AGE => self.max_age = Some(age),
+            Some(Ok(_)) => reader.note("/max_age", "must be at least 1s; for fresh answers use `cache`: `refresh`"),
+            Some(Err(why)) => reader.note("/max_age", why),
+            None => reader.note("/max_age", "must be a string: 12h, 30d"),
         }
     }
 

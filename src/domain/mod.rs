@@ -4,6 +4,7 @@ pub mod batch;
 pub mod canonical;
 pub mod chunk;
 pub mod duration;
+pub mod estimate;
 pub mod id;
 pub mod json;
 pub mod key;

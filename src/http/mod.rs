@@ -4,7 +4,9 @@ mod auth;
 mod batches;
 mod body;
 mod chunks;
+mod encode;
 mod error;
+mod forecast;
 mod object;
 mod ops;
 mod query;
@@ -76,6 +78,8 @@ pub fn router(app: App) -> Router {
             ApiError::wrong_method(format!("{method} is not a method of this path; see /openapi.yaml"))
         })
         .layer(DefaultBodyLimit::disable())
+        .layer(encode::layer())
+        .layer(middleware::map_request(encode::last_resort))
         .layer(CatchPanicLayer::custom(|_| {
             ApiError::new(Code::Unavailable, "this request hit a fault of ours").into_response()
         }))

@@ -3,6 +3,7 @@
 
 use super::{Gateway, line::ResultLine, line::Source};
 use crate::{
+    clock::Millis,
     domain::{
         batch::CacheMode,
         chunk::Lane,
@@ -30,18 +31,49 @@ pub struct Asked {
     pub sample: u32,
     pub custom_id: Option<String>,
     pub key: CacheKey,
+    pub what: What,
+}
+
+/// What is behind a result to be.
+#[derive(Clone)]
+pub enum What {
+    Question(Wire),
+    /// Nobody will be asked: the prompt could not be accepted, or no provider batch can carry it.
+    Refused(Failure),
+}
+
+/// A question as it travels.
+#[derive(Clone)]
+pub struct Wire {
     pub lane: Lane,
     pub body: Bytes,
+    /// Bytes of its line.
     pub wire_bytes: u64,
     pub inputs: u64,
-    /// Set if no provider batch can carry it.
-    pub refused: Option<Failure>,
+}
+
+/// A page whose results are looked up and counted, and not written yet.
+pub struct Page {
+    pub number: u32,
+    pub asked: Vec<Asked>,
+    /// What is known before anybody is asked: hits, and failures.
+    pub known: HashMap<CacheKey, Known>,
+    /// What is bought for it may enter the cache.
+    pub stores: bool,
+}
+
+impl Page {
+    fn is_known(&self) -> bool {
+        self.asked.iter().all(|one| self.known.contains_key(&one.key))
+    }
 }
 
 /// Collects results into pages and writes them.
 pub struct PageBuilder {
-    batch: BatchId,
+    pub batch: BatchId,
     mode: CacheMode,
+    /// Answers from before this moment are not taken (`max_age`).
+    pub fresh_since: Option<Millis>,
     asked: Vec<Asked>,
     bytes: usize,
     /// Index of the first result of each page written: where a reader finds an offset.
@@ -55,13 +87,15 @@ pub struct PageBuilder {
 }
 
 impl PageBuilder {
-    pub fn new(batch: BatchId, mode: CacheMode, share: bool) -> PageBuilder {
+    pub fn new(batch: BatchId, mode: CacheMode, fresh_since: Option<Millis>, share: bool) -> PageBuilder {
         let (asked, starts, open, counts, asked_before) = Default::default();
-        PageBuilder { batch, mode, share, asked, bytes: 0, starts, asked_before, open, counts }
+        PageBuilder { batch, mode, fresh_since, share, asked, bytes: 0, starts, asked_before, open, counts }
     }
 
     pub fn push(&mut self, asked: Asked) {
-        self.bytes += asked.body.len();
+        if let What::Question(wire) = &asked.what {
+            self.bytes += wire.body.len();
+        }
         self.asked.push(asked);
     }
 
@@ -77,28 +111,41 @@ impl PageBuilder {
 
     /// Writes the collected results as the next page.
     pub async fn write(&mut self, gateway: &Gateway) -> Result<(), StoreError> {
+        match self.close(gateway).await? {
+            None => Ok(()),
+            Some(page) if page.is_known() => self.write_sealed(gateway, page).await,
+            Some(page) => self.write_open(gateway, page).await,
+        }
+    }
+
+    /// Looks the collected results up and counts them as the next page, if there are any.
+    pub async fn close(&mut self, gateway: &Gateway) -> Result<Option<Page>, StoreError> {
         if self.asked.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let asked = std::mem::take(&mut self.asked);
         self.bytes = 0;
-        let page = u32::try_from(self.starts.len()).expect("a batch has at most a million results");
+        let number = u32::try_from(self.starts.len()).expect("a batch has at most a million results");
         self.starts.push(u32::try_from(self.counts.total).expect("a batch has at most a million results"));
         let known = self.look_up(gateway, &asked).await?;
         self.count(&asked, &known);
-        if asked.iter().all(|one| known.contains_key(&one.key)) {
-            return self.write_sealed(gateway, page, asked, &known).await;
+        let page = Page { number, asked, known, stores: self.mode != CacheMode::Off };
+        if !page.is_known() {
+            self.open.push(number);
         }
-        self.open.push(page);
         if self.share {
+            let Page { asked, known, .. } = &page;
             self.asked_before.extend(asked.iter().map(|one| one.key).filter(|key| !known.contains_key(key)));
         }
-        self.write_open(gateway, page, asked, &known).await
+        Ok(Some(page))
     }
 
     /// What is known before anybody is asked: hits, and prompts nobody will be asked.
     async fn look_up(&self, gateway: &Gateway, asked: &[Asked]) -> Result<HashMap<CacheKey, Known>, StoreError> {
-        let refused = asked.iter().filter_map(|one| Some((one.key, Known::Failed(one.refused.clone()?))));
+        let refused = asked.iter().filter_map(|one| match &one.what {
+            What::Question(_) => None,
+            What::Refused(failure) => Some((one.key, Known::Failed(failure.clone()))),
+        });
         let mut known: HashMap<CacheKey, Known> = refused.collect();
         let mut wanted: Vec<CacheKey> = asked
             .iter()
@@ -108,13 +155,15 @@ impl PageBuilder {
         wanted.sort_unstable();
         wanted.dedup();
         if matches!(self.mode, CacheMode::Use | CacheMode::Only) {
-            let hits = gateway.store.look_up(&wanted).await?;
+            let hits = gateway.store.look_up(&wanted, self.fresh_since).await?;
             metrics::counter!("batchgate_cache_hits_total").increment(hits.len() as u64);
             metrics::counter!("batchgate_cache_misses_total").increment((wanted.len() - hits.len()) as u64);
             known.extend(hits.into_iter().map(|(key, answer)| (key, Known::Answered(answer))));
         }
         if self.mode == CacheMode::Only {
-            let miss = Failure::ours(FailureCode::NotCached, "no cached answer, and `cache: only` asks no provider");
+            let young = if self.fresh_since.is_some() { " within `max_age`" } else { "" };
+            let message = format!("no cached answer{young}, and `cache: only` asks no provider");
+            let miss = Failure::ours(FailureCode::NotCached, message);
             for key in wanted {
                 known.entry(key).or_insert_with(|| Known::Failed(miss.clone()));
             }
@@ -136,14 +185,9 @@ impl PageBuilder {
         }
     }
 
-    async fn write_sealed(
-        &self,
-        gateway: &Gateway,
-        page: u32,
-        asked: Vec<Asked>,
-        known: &HashMap<CacheKey, Known>,
-    ) -> Result<(), StoreError> {
-        let mut writer = FrameWriter::sealed_at_accept(&gateway.store, self.batch, page);
+    async fn write_sealed(&self, gateway: &Gateway, page: Page) -> Result<(), StoreError> {
+        let Page { number, asked, known, .. } = page;
+        let mut writer = FrameWriter::sealed_at_accept(&gateway.store, self.batch, number);
         for one in asked {
             let outcome = &known[&one.key];
             let line = ResultLine::known(&entry(one, None), outcome, Source::Cache);
@@ -151,43 +195,38 @@ impl PageBuilder {
             writer.push(&head, body).await?;
         }
         let row = writer.finish().await?;
-        gateway.store.publish_sealed(self.batch, page, &row).await
+        gateway.store.publish_sealed(self.batch, number, &row).await
     }
 
-    async fn write_open(
-        &self,
-        gateway: &Gateway,
-        page: u32,
-        asked: Vec<Asked>,
-        known: &HashMap<CacheKey, Known>,
-    ) -> Result<(), StoreError> {
+    async fn write_open(&self, gateway: &Gateway, page: Page) -> Result<(), StoreError> {
         let store = &gateway.store;
+        let Page { number, asked, known, .. } = page;
         if !known.is_empty() {
-            let mut writer = FrameWriter::fragment_at_accept(store, self.batch, page);
-            for (key, outcome) in known {
+            let mut writer = FrameWriter::fragment_at_accept(store, self.batch, number);
+            for (key, outcome) in &known {
                 writer.push_known(key, outcome).await?;
             }
             let row = writer.finish().await?;
-            store.publish_fragment(self.batch, page, &row).await?;
+            store.publish_fragment(self.batch, number, &row).await?;
         }
         let mut spool = Frame::default();
         let mut spooled = HashSet::new();
         let mut manifest = ManifestPage::default();
         for one in asked {
-            let ask = (!known.contains_key(&one.key)).then(|| {
-                if spooled.insert(one.key) {
-                    spool.push(one.key.as_bytes(), &one.body);
+            let ask = match &one.what {
+                What::Question(wire) if !known.contains_key(&one.key) => {
+                    if spooled.insert(one.key) {
+                        spool.push(one.key.as_bytes(), &wire.body);
+                    }
+                    let lane = lane_number(&mut manifest.lanes, &wire.lane);
+                    Some(Ask { lane, wire_bytes: wire.wire_bytes, inputs: wire.inputs })
                 }
-                Ask {
-                    lane: lane_number(&mut manifest.lanes, &one.lane),
-                    wire_bytes: one.wire_bytes,
-                    inputs: one.inputs,
-                }
-            });
+                What::Question(_) | What::Refused(_) => None,
+            };
             manifest.entries.push(entry(one, ask));
         }
-        store.write_spool(self.batch, page, &spool).await?;
-        store.write_manifest(self.batch, page, &manifest).await
+        store.write_spool(self.batch, number, &spool).await?;
+        store.write_manifest(self.batch, number, &manifest).await
     }
 }
 

@@ -6,20 +6,21 @@
 
 use super::{
     Gateway,
+    forecast::{Forecast, Forecaster},
     frames::Frame,
     number::Numbering,
-    page::{Asked, PageBuilder},
+    page::{Asked, PageBuilder, What, Wire},
     plan::{Planned, Planner, Question as PlanQuestion},
 };
 use crate::{
     clock,
     domain::{
-        batch::{FieldText, Options, Repeats},
+        batch::{FieldText, OnInvalid, Options, Repeats},
         chunk::{Lane, Place},
         id::{BatchId, ChunkId, WireTag},
         key::{CacheKey, Question},
         outcome::{Failure, FailureCode},
-        problem::{Problem, Problems},
+        problem::{self, Problem, Problems},
         progress::{ChunkCounts, Progress},
         prompt::{Prompt, PromptText},
     },
@@ -27,14 +28,11 @@ use crate::{
         StoreError,
         chunks::NewChunk,
         idempotency::{FirstAnswer, Lock},
-        record,
+        record::{self, Ask},
         uploads::{Accepted, Extent},
     },
 };
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Raw prompts of a JSON body are spooled in pages of this many, or this many bytes.
 const RAW_PROMPTS: usize = 500;
@@ -78,6 +76,8 @@ pub struct Submission<'g> {
     team: String,
     kind: BodyKind,
     lock: Option<Lock>,
+    /// Only a forecast is wanted: pages are counted, not written.
+    forecasting: bool,
     created_at: u64,
     extent: Extent,
     fields: Vec<FieldText>,
@@ -108,6 +108,7 @@ impl<'g> Submission<'g> {
             team: team.to_owned(),
             kind,
             lock,
+            forecasting: false,
             created_at,
             extent: Extent::default(),
             fields: Vec::new(),
@@ -118,6 +119,15 @@ impl<'g> Submission<'g> {
             problems: Problems::default(),
             noted: Instant::now(),
         })
+    }
+
+    /// The same for a body of which only a forecast is wanted.
+    pub async fn begin_forecast(
+        gateway: &'g Gateway,
+        team: &str,
+        kind: BodyKind,
+    ) -> Result<Submission<'g>, StoreError> {
+        Ok(Submission { forecasting: true, ..Submission::begin(gateway, team, kind, None).await? })
     }
 
     /// Takes a piece of the body.
@@ -166,6 +176,28 @@ impl<'g> Submission<'g> {
                 Err(error)
             }
         }
+    }
+
+    /// The last byte is read: says what [`Submission::finish`] would make of it, and removes what was written.
+    pub async fn forecast(mut self) -> Result<Forecast, SubmitError> {
+        let forecast = self.forecast_inner().await;
+        if let Err(left) = self.gateway.store.abandon_upload(self.batch).await {
+            tracing::warn!(batch = %self.batch, error = %left, "abandon a forecast's upload; the sweeper will remove it");
+        }
+        match forecast {
+            Err(SubmitError::Invalid(problems)) => Ok(Forecast::of_problems(*problems)),
+            other => other,
+        }
+    }
+
+    async fn forecast_inner(&mut self) -> Result<Forecast, SubmitError> {
+        self.resolve_fields();
+        self.refuse_too_many()?;
+        self.read_raw().await?;
+        let mut resolver = self.resolver.take().expect("resolve_fields made one");
+        resolver.forecast_page(self.gateway).await?;
+        let forecaster = resolver.forecaster.take().expect("a forecast was begun");
+        Ok(forecaster.finish(resolver.pages.counts, std::mem::take(&mut self.problems)))
     }
 
     async fn finish_inner(
@@ -246,13 +278,27 @@ impl<'g> Submission<'g> {
         if self.resolver.is_none() {
             let (options, problems) = Options::parse(&self.fields);
             self.problems.extend(problems);
-            self.resolver = Some(Resolver::new(self.batch, options));
+            let mut resolver = Resolver::new(self.batch, options, self.created_at);
+            if self.forecasting {
+                let share = resolver.options.repeats == Repeats::Share;
+                resolver.forecaster = Some(Forecaster::new(most_prompts(self.gateway, &resolver.options), share));
+            }
+            self.resolver = Some(resolver);
         }
     }
 
     async fn take_prompt(&mut self, text: &PromptText) -> Result<(), SubmitError> {
         let resolver = self.resolver.as_mut().expect("fields are resolved before the first prompt");
         resolver.take(self.gateway, text, &mut self.problems);
+        if self.forecasting {
+            while let Some(asked) = resolver.next() {
+                resolver.pages.push(asked);
+                if resolver.pages.is_full() {
+                    resolver.forecast_page(self.gateway).await?;
+                }
+            }
+            return Ok(());
+        }
         if !self.problems.is_empty() {
             resolver.pages.clear(); // it will be refused: from here on only problems are looked for
             return Ok(());
@@ -281,14 +327,13 @@ impl<'g> Submission<'g> {
 
     /// Plans the open pages' questions and writes the chunks; says how many there are.
     async fn plan(&mut self, resolver: &Resolver, deadline: u64) -> Result<u32, SubmitError> {
-        let options = &resolver.options;
-        let most = options.chunk.and_then(|chunk| usize::try_from(chunk).ok()).unwrap_or(self.gateway.settings.chunk);
-        let mut planner = Planner::new(most, options.repeats == Repeats::Share);
+        let most = most_prompts(self.gateway, &resolver.options);
+        let mut planner = Planner::new(most, resolver.options.repeats == Repeats::Share);
         let mut full: Vec<Planned> = Vec::new();
         for &page in &resolver.pages.open {
             self.plan_page(&mut planner, page).await?;
             if planner.count() > MAX_CHUNKS {
-                return Err(too_many_chunks(most));
+                return Err(SubmitError::Invalid(Box::new(too_many_chunks(most).into())));
             }
             full.extend(planner.take_full());
             if full.iter().map(|chunk| chunk.items.len()).sum::<usize>() >= WRITE_ITEMS {
@@ -304,27 +349,15 @@ impl<'g> Submission<'g> {
     async fn plan_page(&self, planner: &mut Planner, page: u32) -> Result<(), SubmitError> {
         let manifest = self.gateway.store.manifest(self.batch, page).await?;
         let manifest = manifest.ok_or_else(|| StoreError::corrupt("manifest page", "absent"))?;
-        let mut results: HashMap<CacheKey, u32> = HashMap::new();
-        for entry in &manifest.entries {
-            *results.entry(entry.key).or_default() += 1;
-        }
-        for entry in &manifest.entries {
-            let Some(ask) = entry.ask else { continue };
-            // A question wanted several times on this page is planned once, with the number of its results.
-            let Some(results) = results.remove(&entry.key) else { continue };
+        let question = |key, ask: Ask| {
             let lane = manifest.lanes.get(ask.lane as usize);
             let lane = lane.ok_or_else(|| StoreError::corrupt("manifest page", "names no lane"))?;
             let limits = self.gateway.limits(&lane.account, lane.endpoint);
-            let place = Place { page, results };
-            planner.push(&PlanQuestion {
-                key: entry.key,
-                lane,
-                limits,
-                wire_bytes: ask.wire_bytes,
-                inputs: ask.inputs,
-                place,
-            });
-        }
+            let Ask { wire_bytes, inputs, .. } = ask;
+            Ok(PlanQuestion { key, lane, limits, wire_bytes, inputs, place: Place { page, results: 1 } })
+        };
+        let asked = manifest.entries.iter().filter_map(|entry| Some(question(entry.key, entry.ask?)));
+        planner.push_page(asked.collect::<Result<Vec<_>, StoreError>>()?);
         Ok(())
     }
 
@@ -344,6 +377,7 @@ impl<'g> Submission<'g> {
                 id: ChunkId { batch: self.batch, number: chunk.number },
                 lane: chunk.lane,
                 mode: resolver.options.cache,
+                fresh_since: resolver.pages.fresh_since,
                 tag: WireTag::new(&settings.deployment, &settings.namespace, &rand::random()),
                 items: chunk.items,
                 wire_bytes: chunk.wire_bytes,
@@ -427,16 +461,16 @@ async fn note_extent(
     if gateway.store.extend_upload(batch, extent).await? { Ok(()) } else { Err(SubmitError::Lost) }
 }
 
-fn too_many_chunks(chunk: usize) -> SubmitError {
-    let mut problems = Problems::default();
-    problems.push(Problem::new(
-        "/chunk",
-        None,
-        format!(
-            "at most {chunk} prompts a chunk would cut this batch into more than {MAX_CHUNKS} chunks: raise `chunk`"
-        ),
-    ));
-    SubmitError::Invalid(Box::new(problems))
+/// At most so many prompts a chunk: the batch's word, or `BATCHGATE_CHUNK`.
+fn most_prompts(gateway: &Gateway, options: &Options) -> usize {
+    options.chunk.and_then(|chunk| usize::try_from(chunk).ok()).unwrap_or(gateway.settings.chunk)
+}
+
+pub(super) fn too_many_chunks(chunk: usize) -> Problem {
+    let message = format!(
+        "at most {chunk} prompts a chunk would cut this batch into more than {MAX_CHUNKS} chunks: raise `chunk`"
+    );
+    Problem::new("/chunk", None, message)
 }
 
 /// Turns prompts into numbered, keyed results, page by page.
@@ -445,6 +479,8 @@ struct Resolver {
     numbering: Numbering,
     lanes: std::collections::HashSet<Lane>,
     pages: PageBuilder,
+    /// Takes the pages instead of Redis where only a forecast is wanted; then every problem is told, and none refuses.
+    forecaster: Option<Forecaster>,
     results: u64,
     /// Samples of the latest prompt still to be put on a page.
     waiting: Option<Waiting>,
@@ -452,23 +488,31 @@ struct Resolver {
 
 struct Waiting {
     index: u32,
-    prompt: Prompt,
-    question: Question,
-    body: bytes::Bytes,
-    lane: Lane,
-    wire_bytes: u64,
-    inputs: u64,
-    refused: Option<Failure>,
-    first: u32,
+    custom_id: Option<String>,
+    keys: Keys,
+    what: What,
     next: u32,
 }
 
+/// Where the keys of a prompt's samples come from.
+enum Keys {
+    Question {
+        question: Question,
+        /// The number of its first sample.
+        first: u32,
+    },
+    /// It asks nothing.
+    Nothing(BatchId),
+}
+
 impl Resolver {
-    fn new(batch: BatchId, options: Options) -> Resolver {
+    fn new(batch: BatchId, options: Options, created_at: u64) -> Resolver {
+        let fresh_since = options.max_age.map(|age| created_at.saturating_sub(clock::millis(age)));
         let samples = u32::try_from(options.samples).expect("bounded by MAX_SAMPLES");
         Resolver {
             numbering: Numbering::new(options.repeats, samples),
-            pages: PageBuilder::new(batch, options.cache, options.repeats == Repeats::Share),
+            pages: PageBuilder::new(batch, options.cache, fresh_since, options.repeats == Repeats::Share),
+            forecaster: None,
             options,
             lanes: std::collections::HashSet::new(),
             results: 0,
@@ -485,20 +529,45 @@ impl Resolver {
         }
         match Prompt::parse(text, &self.options, &gateway.routes) {
             Ok(prompt) => self.accept(gateway, text, prompt, problems),
-            Err(found) => {
-                // An empty list means: only at fault because of a batch field that is a problem already.
-                problems.extend(found);
-            }
+            // No problem of its own: only at fault because of a batch field that is a problem already.
+            Err(found) => self.reject(text, None, found, problems),
+        }
+        if self.results > Options::MAX_RESULTS {
+            self.waiting = None;
+        }
+    }
+
+    /// Counts the collected results as a page.
+    async fn forecast_page(&mut self, gateway: &Gateway) -> Result<(), StoreError> {
+        let page = self.pages.close(gateway).await?;
+        if let (Some(page), Some(forecaster)) = (page, &mut self.forecaster) {
+            forecaster.take(gateway, &page);
+        }
+        Ok(())
+    }
+
+    /// A prompt with problems, though perhaps readable: they are the batch's, or its own failure.
+    fn reject(&mut self, text: &PromptText, read: Option<Prompt>, found: Vec<Problem>, problems: &mut Problems) {
+        let forecasting = self.forecaster.is_some();
+        if forecasting || self.options.on_invalid == OnInvalid::Fail {
+            let custom_id = read.map_or_else(|| text.custom_id(), |prompt| prompt.custom_id);
+            let message = problem::sentence(&text.pointer(), &found);
+            let what = What::Refused(Failure::ours(FailureCode::InvalidRequest, message));
+            let keys = Keys::Nothing(self.pages.batch);
+            self.waiting = Some(Waiting { index: index(text), custom_id, keys, what, next: 0 });
+        }
+        if forecasting || self.options.on_invalid == OnInvalid::Refuse {
+            problems.extend(found);
         }
     }
 
     fn accept(&mut self, gateway: &Gateway, text: &PromptText, prompt: Prompt, problems: &mut Problems) {
-        let at = format!("/prompts/{}", text.position);
-        let index = u32::try_from(text.position).expect("a batch has at most a million prompts");
+        let at = text.pointer();
+        let index = index(text);
         if let Some(before) = prompt.custom_id.as_deref().and_then(|id| self.numbering.custom_id_before(id, index)) {
             let message = format!("prompt {before} has the same `custom_id`: give each prompt its own, or none");
-            problems.push(Problem::new(format!("{at}/custom_id"), text.line, message));
-            return;
+            let problem = Problem::new(format!("{at}/custom_id"), text.line, message);
+            return self.reject(text, Some(prompt), vec![problem], problems);
         }
         let limits = gateway.limits(&prompt.account, prompt.endpoint);
         let model = (!limits.mixes_models).then(|| prompt.model.clone());
@@ -523,8 +592,12 @@ impl Resolver {
         } else {
             limits.max_inputs.filter(|most| inputs > *most).map(|most| too_many_inputs(inputs, most))
         };
-        let (first, next) = (drawn.first, 0);
-        self.waiting = Some(Waiting { index, prompt, question, body, lane, wire_bytes, inputs, refused, first, next });
+        let what = match refused {
+            Some(failure) => What::Refused(failure),
+            None => What::Question(Wire { lane, body, wire_bytes, inputs }),
+        };
+        let keys = Keys::Question { question, first: drawn.first };
+        self.waiting = Some(Waiting { index, custom_id: prompt.custom_id, keys, what, next: 0 });
     }
 
     /// The next sample of the latest prompt, until all are drawn.
@@ -536,18 +609,17 @@ impl Resolver {
         }
         let sample = waiting.next;
         waiting.next += 1;
-        Some(Asked {
-            index: waiting.index,
-            sample,
-            custom_id: waiting.prompt.custom_id.clone(),
-            key: waiting.question.sample(u64::from(waiting.first + sample)),
-            lane: waiting.lane.clone(),
-            body: waiting.body.clone(),
-            wire_bytes: waiting.wire_bytes,
-            inputs: waiting.inputs,
-            refused: waiting.refused.clone(),
-        })
+        let key = match &waiting.keys {
+            Keys::Question { question, first } => question.sample(u64::from(first + sample)),
+            Keys::Nothing(batch) => CacheKey::of_nothing(*batch, waiting.index),
+        };
+        let Waiting { index, custom_id, what, .. } = waiting;
+        Some(Asked { index: *index, sample, custom_id: custom_id.clone(), key, what: what.clone() })
     }
+}
+
+fn index(text: &PromptText) -> u32 {
+    u32::try_from(text.position).expect("a batch has at most a million prompts")
 }
 
 fn too_many_results() -> String {
