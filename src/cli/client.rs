@@ -99,10 +99,7 @@ impl Client {
                 self.send(request).await
             })
             .await
-            .map_err(|failure| match failure {
-                Failure::Refused(problem) => Failure::Refused(Box::new(problem.shifted(upload.added_lines))),
-                other => other,
-            })?;
+            .map_err(|failure| of_the_file(failure, upload))?;
         self.accepted(response).await
     }
 
@@ -121,6 +118,24 @@ impl Client {
     async fn accepted(&self, response: Response) -> Result<Accepted, Failure> {
         let replayed = response.headers().get("idempotency-replayed").is_some_and(|value| value == "true");
         Ok(Accepted { batch: self.json(response).await?, replayed })
+    }
+
+    /// What a file would become as a batch.
+    pub(crate) async fn forecast(&self, upload: &Upload) -> Result<Value, Failure> {
+        let mut url = self.url(&["batches"]);
+        url.query_pairs_mut().append_pair("dry_run", "true");
+        let response = self
+            .patiently(async || {
+                let request = self
+                    .request(Method::POST, url.clone())
+                    .header(CONTENT_TYPE, upload.kind.media_type())
+                    .header(CONTENT_LENGTH, upload.len())
+                    .body(reqwest::Body::wrap_stream(upload.stream().await?));
+                self.send(request).await
+            })
+            .await
+            .map_err(|failure| of_the_file(failure, upload))?;
+        self.json(response).await
     }
 
     /// The batch object; with `wait`, as soon as the batch has ended or so many seconds (at most 60) have passed.
@@ -283,6 +298,14 @@ impl Client {
     }
 }
 
+/// A refusal that names the lines of the file.
+fn of_the_file(failure: Failure, upload: &Upload) -> Failure {
+    match failure {
+        Failure::Refused(problem) => Failure::Refused(Box::new(problem.shifted(upload.added_lines))),
+        other => other,
+    }
+}
+
 /// Whether to try again, and after how long if the answer said so.
 fn worth_repeating(failure: &Failure) -> Option<Option<Duration>> {
     match failure {
@@ -406,6 +429,21 @@ mod tests {
             }
             assert!(request.ends_with("\r\n\r\n\"Say 0\"\n\"Say 1\"\n"), "{request}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_forecast_is_asked_for_without_a_key() {
+        let told = answer("200 OK", "", r#"{"object": "batch.forecast", "total": 2}"#);
+        let server = Scripted::new(&[&told]).await;
+        let path = std::env::temp_dir().join(format!("batchgate-forecast-{}.jsonl", uuid::Uuid::now_v7()));
+        std::fs::write(&path, "\"Say 0\"\n\"Say 1\"\n").expect("a temp file");
+        let upload = Upload::open(&path, &serde_json::Map::new()).expect("a file");
+        let told = server.client.forecast(&upload).await.expect("a forecast");
+        std::fs::remove_file(&path).expect("our own file");
+        assert_eq!(told["total"], 2);
+        let asked = server.asked().await;
+        assert!(asked[0].starts_with("POST /batches?dry_run=true HTTP/1.1\r\n"), "{}", asked[0]);
+        assert!(!asked[0].contains("idempotency-key") && asked[0].ends_with("\"Say 1\"\n"), "{}", asked[0]);
     }
 
     #[tokio::test]

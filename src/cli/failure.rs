@@ -120,20 +120,37 @@ impl Problem {
 
     /// The same faults, with line numbers of the file instead of the body that had `added` lines before it.
     pub(crate) fn shifted(mut self, added: u64) -> Problem {
-        for fault in &mut self.errors {
-            fault.line = fault.line.map(|line| line.saturating_sub(added));
-        }
+        self.errors = self.errors.into_iter().map(|fault| fault.shifted(added)).collect();
         self
     }
 }
 
 impl Fault {
-    fn read(value: &Value) -> Fault {
+    pub(crate) fn read(value: &Value) -> Fault {
         Fault {
             line: value["line"].as_u64(),
             pointer: value["pointer"].as_str().map(str::to_owned),
             message: value["message"].as_str().unwrap_or("no message").to_owned(),
         }
+    }
+
+    /// See [`Problem::shifted`].
+    pub(crate) fn shifted(self, added: u64) -> Fault {
+        Fault { line: self.line.map(|line| line.saturating_sub(added)), ..self }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(0) => f.write_str("options of this command ")?,
+            Some(line) => write!(f, "line {line} ")?,
+            None => {}
+        }
+        if let Some(pointer) = self.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
+            write!(f, "{} ", inert(pointer))?;
+        }
+        write!(f, "- {}", inert(&self.message))
     }
 }
 
@@ -141,16 +158,7 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}): {}", inert(&self.code), self.status, inert(&self.detail))?;
         for fault in self.errors.iter().take(Self::SHOWN) {
-            f.write_str("\n  ")?;
-            match fault.line {
-                Some(0) => f.write_str("options of this command ")?,
-                Some(line) => write!(f, "line {line} ")?,
-                None => {}
-            }
-            if let Some(pointer) = fault.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
-                write!(f, "{} ", inert(pointer))?;
-            }
-            write!(f, "- {}", inert(&fault.message))?;
+            write!(f, "\n  {fault}")?;
         }
         let shown = self.errors.len().min(Self::SHOWN) as u64;
         if self.error_count > shown {

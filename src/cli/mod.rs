@@ -7,6 +7,7 @@ mod batches;
 mod client;
 mod demo;
 mod failure;
+mod forecast;
 mod key;
 mod out;
 mod private_redis;

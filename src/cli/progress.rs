@@ -168,16 +168,17 @@ fn share(part: u64, whole: u64) -> u64 {
     if whole == 0 { 100 } else { u64::try_from(u128::from(part) * 100 / u128::from(whole)).unwrap_or(100).min(100) }
 }
 
-fn plural(number: u64, word: &'static str) -> String {
+pub(crate) fn plural(number: u64, word: &'static str) -> String {
     format!("{} {}", count(number), plural_of(number, word))
 }
 
-fn plural_of(number: u64, word: &'static str) -> &'static str {
+pub(crate) fn plural_of(number: u64, word: &'static str) -> &'static str {
     match (number, word) {
         (1, word) => word,
         (_, "prompt") => "prompts",
         (_, "chunk") => "chunks",
         (_, "repeat") => "repeats",
+        (_, "problem") => "problems",
         (_, word) => word,
     }
 }

@@ -4,6 +4,7 @@ use super::{
     Door,
     client::{Accepted, Client, Read, is_passing},
     failure::{Ending, Failure},
+    forecast,
     out::{self, note},
     progress::{Batch, Live, sending},
     results::{self, Target},
@@ -25,6 +26,9 @@ pub(crate) struct SubmitArgs {
     file: PathBuf,
     #[command(flatten)]
     staying: Staying,
+    /// Only say what would be bought; nothing is created
+    #[arg(long, conflicts_with_all = ["wait", "output", "idempotency_key"])]
+    dry_run: bool,
     /// Send under this key instead of a fresh one, so that a repeat is recognised
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
@@ -74,12 +78,18 @@ pub(crate) struct BatchOptions {
     /// How to treat the cache
     #[arg(long, value_parser = ["use", "refresh", "bypass", "only", "off"])]
     cache: Option<String>,
+    /// Cached answers older than this are asked again, and replaced: 12h, 30d
+    #[arg(long, value_name = "DURATION")]
+    max_age: Option<String>,
     /// Answers to each prompt
     #[arg(long, value_name = "N")]
     samples: Option<u64>,
     /// Whether identical prompts are independent samples or share one answer
     #[arg(long, value_parser = ["sample", "share"])]
     repeats: Option<String>,
+    /// Whether a bad prompt refuses the batch, or fails alone
+    #[arg(long, value_parser = ["refuse", "fail"])]
+    on_invalid: Option<String>,
     /// Another salt, another answer
     #[arg(long)]
     salt: Option<String>,
@@ -99,13 +109,15 @@ impl BatchOptions {
     fn members(self) -> Map<String, Value> {
         let metadata: Map<String, Value> =
             self.metadata.into_iter().map(|(name, value)| (name, value.into())).collect();
-        let members: [(&str, Option<Value>); 10] = [
+        let members: [(&str, Option<Value>); 12] = [
             ("model", self.model.map(Value::from)),
             ("max_tokens", self.max_tokens.map(Value::from)),
             ("chunk", self.chunk.map(Value::from)),
             ("cache", self.cache.map(Value::from)),
             ("samples", self.samples.map(Value::from)),
             ("repeats", self.repeats.map(Value::from)),
+            ("max_age", self.max_age.map(Value::from)),
+            ("on_invalid", self.on_invalid.map(Value::from)),
             ("salt", self.salt.map(Value::from)),
             ("run", self.run.map(Value::from)),
             ("params", self.params.map(Value::from)),
@@ -126,6 +138,9 @@ pub(crate) fn label(text: &str) -> Result<(String, String), String> {
 
 pub(crate) async fn run(client: &Client, args: SubmitArgs) -> Result<Ending, Failure> {
     let upload = Upload::open(&args.file, &args.options.members())?;
+    if args.dry_run {
+        return forecast::run(client, &upload, args.door.json).await;
+    }
     let key = args.idempotency_key.unwrap_or_else(|| Uuid::new_v4().to_string());
     let accepted = send(client, &upload, &key, &args.file.display().to_string()).await?;
     stay(client, accepted, args.staying, args.door.json).await
@@ -262,17 +277,26 @@ mod tests {
     fn only_given_options_become_members() {
         let line = Line::try_parse_from(["x", "f.ndjson"]).expect("a file is enough");
         assert!(line.args.options.members().is_empty());
-        let words =
-            "x f.json --model m --max-tokens 100 --chunk 2 --cache only --salt 7 --run arc-5~2 --metadata run=a=b";
-        let line =
-            Line::try_parse_from(words.split(' ').chain(["--params", "{\"seed\": 1e400}"])).expect("good options");
+        let words = "x f.json --model m --max-tokens 100 --chunk 2 --cache only --max-age 12h --on-invalid fail \
+                     --salt 7 --run arc-5~2 --metadata run=a=b";
+        let line = Line::try_parse_from(words.split_whitespace().chain(["--params", "{\"seed\": 1e400}"]))
+            .expect("good options");
         let expect: Value = serde_json::from_str(
-            r#"{"model": "m", "max_tokens": 100, "chunk": 2, "cache": "only", "salt": "7", "run": "arc-5~2",
+            r#"{"model": "m", "max_tokens": 100, "chunk": 2, "cache": "only", "max_age": "12h", "on_invalid": "fail",
+                "salt": "7", "run": "arc-5~2",
                 "params": {"seed": 1e400}, "metadata": {"run": "a=b"}}"#,
         )
         .expect("JSON");
         assert_eq!(Value::Object(line.args.options.members()), expect);
-        for bad in ["x", "x f --cache sometimes", "x f --chunk -1", "x f --metadata run", "x f --params [1]"] {
+        for bad in [
+            "x",
+            "x f --dry-run --wait",
+            "x f --dry-run -o out",
+            "x f --cache sometimes",
+            "x f --chunk -1",
+            "x f --metadata run",
+            "x f --params [1]",
+        ] {
             assert!(Line::try_parse_from(bad.split(' ')).is_err(), "{bad}");
         }
     }

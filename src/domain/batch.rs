@@ -44,6 +44,16 @@ pub enum Repeats {
     Share,
 }
 
+/// What becomes of prompts that cannot be accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnInvalid {
+    /// One of them refuses the whole batch.
+    #[default]
+    Refuse,
+    /// Each becomes a failed result; the rest runs.
+    Fail,
+}
+
 /// Part of the key only: another salt, another answer. `"1"` and `1` are two, `1` and `1.0` one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -70,7 +80,7 @@ pub struct FieldText {
     pub bytes: Bytes,
 }
 
-/// The batch's own fields, read. Absent here because not built yet: on_invalid, max_age, max_cost_usd.
+/// The batch's own fields, read. Absent here because not built yet: max_cost_usd.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// What prompts get that do not say it themselves.
@@ -84,7 +94,11 @@ pub struct Options {
     pub cache: CacheMode,
     /// Repeats are counted over all batches of this run.
     pub run: Option<Run>,
+    pub on_invalid: OnInvalid,
     pub metadata: BTreeMap<String, String>,
+    /// Answers older than this at the batch's creation count as misses, and are replaced. None: any will do. Only
+    /// matters where the cache is read.
+    pub max_age: Option<Duration>,
     /// From the batch's creation to the end of all asking.
     pub deadline: Duration,
     /// A default for prompts could not be read: what they lack is no problem of theirs.
@@ -92,7 +106,6 @@ pub struct Options {
 }
 
 /// What a batch's retry takes over from it beside the prompts, whose bodies have all else laid in.
-
 /// Stored with the batch; a field that an older batch lacks is the default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -101,6 +114,8 @@ pub struct Terms {
     pub chunk: Option<u64>,
     pub repeats: Repeats,
     pub cache: CacheMode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_age_ms: Option<u64>,
     /// Only a run needs it again: elsewhere the keys are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub salt: Option<Salt>,
@@ -116,7 +131,9 @@ impl Default for Options {
             repeats: Repeats::default(),
             cache: CacheMode::default(),
             run: None,
+            on_invalid: OnInvalid::default(),
             metadata: BTreeMap::new(),
+            max_age: None,
             deadline: Options::DEFAULT_DEADLINE,
             faulty: false,
         }
@@ -128,18 +145,22 @@ impl Options {
     pub const MAX_RESULTS: u64 = 1_000_000;
     pub const MAX_SAMPLES: u64 = 1_000;
     pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(72 * 3_600);
+    /// Younger than this no answer can be asked for: that is `cache: refresh`.
+    const MIN_AGE: Duration = Duration::from_secs(1);
     const DEADLINES: std::ops::RangeInclusive<Duration> = Duration::from_secs(3_600)..=Duration::from_secs(30 * 86_400);
 
     /// What a retry of this batch goes by.
     pub fn terms(&self) -> Terms {
         let salt = self.salt.clone().filter(|_| self.run.is_some());
-        Terms { chunk: self.chunk, repeats: self.repeats, cache: self.cache, salt }
+        let max_age_ms = self.max_age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+        Terms { chunk: self.chunk, repeats: self.repeats, cache: self.cache, max_age_ms, salt }
     }
 
     /// The options of a batch that asks an earlier one's prompts again.
     pub fn again(terms: &Terms, run: Option<Run>, metadata: BTreeMap<String, String>, deadline: Duration) -> Options {
-        let Terms { chunk, repeats, cache, salt } = terms.clone();
-        Options { chunk, repeats, cache, salt, run, metadata, deadline, ..Options::default() }
+        let Terms { chunk, repeats, cache, max_age_ms, salt } = terms.clone();
+        let max_age = max_age_ms.map(Duration::from_millis);
+        Options { chunk, repeats, cache, max_age, salt, run, metadata, deadline, ..Options::default() }
     }
 
     /// Reads the fields in the order they came; of those with one name the last. A null is a field not given.
@@ -177,9 +198,9 @@ impl Options {
             "batch" => {
                 reader.note("/batch", "this is the header of an NDJSON body: put its members directly into the body");
             }
-            "chunk" | "salt" | "samples" | "repeats" | "cache" | "run" | "metadata" | "deadline" if value.is_null() => {
-            }
-            "model" | "max_tokens" | "params" | "headers" if value.is_null() => {}
+            "chunk" | "salt" | "samples" | "repeats" | "cache" | "run" | "metadata" | "deadline" | "max_age"
+                if value.is_null() => {}
+            "model" | "max_tokens" | "params" | "headers" | "on_invalid" if value.is_null() => {}
             "chunk" => self.chunk = reader.integer("/chunk", &value, 1..=1_000_000_000),
             "salt" => {
                 self.salt = Salt::new(value);
@@ -201,8 +222,13 @@ impl Options {
                     reader.note("/run", BAD_RUN);
                 }
             }
+            "on_invalid" => {
+                let words = [("refuse", OnInvalid::Refuse), ("fail", OnInvalid::Fail)];
+                self.on_invalid = reader.word("/on_invalid", &value, &words).unwrap_or_default();
+            }
             "metadata" => self.metadata = metadata(reader, value),
             "deadline" => self.take_deadline(reader, &value),
+            "max_age" => self.take_max_age(reader, &value),
             _ if reader.shared(&mut self.fields, name, value) => self.check_params(reader),
             _ => reader.unknown("", name),
         }
@@ -214,6 +240,15 @@ impl Options {
             Some(Ok(_)) => reader.note("/deadline", "must be from 1h to 30d"),
             Some(Err(why)) => reader.note("/deadline", why),
             None => reader.note("/deadline", "must be a string: 72h, 30d"),
+        }
+    }
+
+    fn take_max_age(&mut self, reader: &mut Reader, value: &Value) {
+        match value.as_str().map(duration::parse) {
+            Some(Ok(age)) if age >= Options::MIN_AGE => self.max_age = Some(age),
+            Some(Ok(_)) => reader.note("/max_age", "must be at least 1s; for fresh answers use `cache`: `refresh`"),
+            Some(Err(why)) => reader.note("/max_age", why),
+            None => reader.note("/max_age", "must be a string: 12h, 30d"),
         }
     }
 

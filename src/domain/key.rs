@@ -12,6 +12,7 @@
 use crate::domain::{
     batch::Salt,
     canonical::{self, ExponentOutOfRange},
+    id::BatchId,
     prompt::{Endpoint, Prompt},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -126,6 +127,13 @@ pub struct CacheKey([u8; 32]);
 impl CacheKey {
     /// Characters of the text form.
     pub const TEXT_LEN: usize = 43;
+
+    /// The name of a prompt that asks nothing, for it could not be accepted: where its failure is found on its page.
+    /// Made of its place alone, so that no question of anybody has it; never looked up, never asked, never stored.
+    pub fn of_nothing(batch: BatchId, position: u32) -> CacheKey {
+        let place = format!("batchgate/nothing {batch} {position}");
+        CacheKey(Sha256::digest(place).into())
+    }
 
     pub fn from_bytes(bytes: [u8; 32]) -> CacheKey {
         CacheKey(bytes)

@@ -6,6 +6,7 @@ pub mod budget;
 pub mod canonical;
 pub mod chunk;
 pub mod duration;
+pub mod estimate;
 pub mod filter;
 pub mod id;
 pub mod json;

@@ -55,10 +55,29 @@ impl Problems {
     }
 }
 
+impl From<Problem> for Problems {
+    fn from(problem: Problem) -> Problems {
+        Problems { first: vec![problem], count: 1 }
+    }
+}
+
 impl Extend<Problem> for Problems {
     fn extend<I: IntoIterator<Item = Problem>>(&mut self, problems: I) {
         problems.into_iter().for_each(|problem| self.push(problem));
     }
+}
+
+/// The problems of one prompt as one sentence, for a failure that stands beside the prompt: its own place is left out.
+/// Tells ten at most.
+pub fn sentence(at: &str, problems: &[Problem]) -> String {
+    const TOLD: usize = 10;
+    let told = problems.iter().take(TOLD).map(|problem| {
+        let place = problem.pointer.strip_prefix(at).unwrap_or(&problem.pointer).trim_start_matches('/');
+        if place.is_empty() { problem.message.clone() } else { format!("{place}: {}", problem.message) }
+    });
+    let more = problems.len().saturating_sub(TOLD);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    told.chain(more).collect::<Vec<_>>().join("; ")
 }
 
 /// A pointer one level deeper. Names are a stranger's: long ones are clipped, for the answer must stay small.
@@ -91,6 +110,14 @@ mod tests {
         problems.extend((0..250).map(|n| Problem::new(format!("/prompts/{n}"), None, "no")));
         assert_eq!((problems.count(), problems.first().len()), (250, 100));
         assert_eq!(problems.first()[99].pointer, "/prompts/99");
+    }
+
+    #[test]
+    fn problems_of_a_prompt_are_one_sentence_without_its_place() {
+        let problems: Vec<Problem> = (0..12).map(|n| Problem::new(format!("/prompts/1/a/{n}"), None, "no")).collect();
+        assert_eq!(sentence("/prompts/1", &problems[..2]), "a/0: no; a/1: no");
+        assert_eq!(sentence("/prompts/1", &[Problem::new("/prompts/1", Some(4), "is odd")]), "is odd");
+        assert!(sentence("/prompts/1", &problems).ends_with("a/9: no; and 2 more"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod lay;
 mod parse;
 mod validate;
 
-use crate::domain::{batch::Options, problem::Problem, route::Routes};
+use crate::domain::{batch::Options, json, problem::Problem, reader::Reader, route::Routes};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -95,6 +95,20 @@ pub struct PromptText {
     pub line: Option<u64>,
     /// One JSON value.
     pub bytes: Bytes,
+}
+
+impl PromptText {
+    /// Pointer to the prompt.
+    pub fn pointer(&self) -> String {
+        format!("/prompts/{}", self.position)
+    }
+
+    /// The client's own id of a prompt that could not be accepted, where at least that can be read.
+    pub fn custom_id(&self) -> Option<String> {
+        let members = json::members(&self.bytes)?;
+        let (_, last) = members.into_iter().rfind(|(name, _)| name == "custom_id")?;
+        forms::custom_id(&mut Reader::new("", None), json::parse(&last).ok()?)
+    }
 }
 
 /// A prompt as it will be sent: routed, with every default laid in.

@@ -3,17 +3,18 @@
 use super::{
     App,
     auth::Team,
-    body::{self, Incoming},
+    body::{self, Coding, Incoming},
     error::{ApiError, Code},
-    object,
+    forecast, object,
     query::Query,
 };
 use crate::{
     domain::{id::BatchId, progress::Progress},
     pipeline::{
         self,
-        frames::Splitter,
-        submit::{BodyKind, Submission},
+        forecast::Forecast,
+        frames::{FrameError, Splitter},
+        submit::{BodyKind, Submission, SubmitError},
     },
     store::{
         batches::{Canceled, Deleted},
@@ -41,17 +42,17 @@ pub(super) async fn submit(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let (kind, key) = match check_head(&app, query.as_deref(), &headers) {
+    let head = match check_head(&app, query.as_deref(), &headers) {
         Ok(head) => head,
         Err(error) => {
             body::drain(body).await;
             return Err(error);
         }
     };
-    let incoming = Incoming::new(body, app.max_body, content_type(&headers));
+    let incoming = Incoming::new(body, head.coding, app.max_body, content_type(&headers));
     // In a task of its own: a client that goes away must not leave a half-read upload behind.
     let tasks = app.tasks.clone();
-    let accepting = tasks.spawn(async move { accept(&app, &team.0, kind, key, incoming).await });
+    let accepting = tasks.spawn(async move { accept(&app, &team.0, head, incoming).await });
     accepting.await.unwrap_or_else(|_| Err(ApiError::new(Code::Unavailable, "this request hit a fault of ours")))
 }
 
@@ -59,25 +60,35 @@ pub(super) fn draining() -> ApiError {
     ApiError::new(Code::Draining, "this gateway is shutting down; send it again")
 }
 
+/// What a POST says before its body.
+struct Head {
+    kind: BodyKind,
+    coding: Coding,
+    /// The Idempotency-Key.
+    key: Option<String>,
+    dry_run: bool,
+}
+
 /// What can be refused before the body is read.
-fn check_head(app: &App, query: Option<&str>, headers: &HeaderMap) -> Result<(BodyKind, Option<String>), ApiError> {
-    Query::parse(query, &[])?;
+fn check_head(app: &App, query: Option<&str>, headers: &HeaderMap) -> Result<Head, ApiError> {
+    let dry_run = Query::parse(query, &["dry_run"])?.flag("dry_run")?;
     if app.tasks.stopping() {
         return Err(draining());
     }
-    let kind = body_kind(headers)?;
+    let (kind, coding) = (body_kind(headers)?, Coding::read(headers)?);
     check_length(headers, app.max_body)?;
-    Ok((kind, idempotency_key(headers)?))
+    Ok(Head { kind, coding, key: idempotency_key(headers)?, dry_run })
 }
 
-async fn accept(
-    app: &App,
-    team: &str,
-    kind: BodyKind,
-    key: Option<String>,
-    mut incoming: Incoming,
-) -> Result<Response, ApiError> {
+async fn accept(app: &App, team: &str, head: Head, mut incoming: Incoming) -> Result<Response, ApiError> {
+    let Head { kind, key, dry_run, .. } = head;
     let _turn = turn(app).await?;
+    if dry_run {
+        // A forecast may be asked for as often as one likes: it leaves the Idempotency-Key alone.
+        let told = foretell(app, team, kind, &mut incoming).await;
+        incoming.drain().await;
+        return Ok(forecast::respond(&told?));
+    }
     let lock = match take_key(app, team, key.as_deref()).await {
         Ok(Taken::Ours(lock)) => lock,
         Ok(Taken::Answered(first)) => {
@@ -152,14 +163,30 @@ async fn read_and_create(
     let mut submission = Submission::begin(&app.gateway, team, kind, lock).await?;
     let read = tokio::select! {
         read = read(kind, incoming, &mut submission) => read,
-        () = app.tasks.stopped() => Err(draining()),
+        () = app.tasks.stopped() => Err(draining().into()),
     };
     match read {
         Ok(()) => Ok(submission.finish(&incoming.digest(), object::head).await?),
         Err(error) => {
             abandon(submission).await;
-            Err(error)
+            Err(error.into())
         }
+    }
+}
+
+/// Reads the body to its end and says what would become of it. Nothing of it is left.
+async fn foretell(app: &App, team: &str, kind: BodyKind, incoming: &mut Incoming) -> Result<Forecast, ApiError> {
+    let mut submission = Submission::begin_forecast(&app.gateway, team, kind).await?;
+    let read = tokio::select! {
+        read = read(kind, incoming, &mut submission) => read,
+        () = app.tasks.stopped() => Err(draining().into()),
+    };
+    let Err(error) = read else { return Ok(submission.forecast().await?) };
+    abandon(submission).await;
+    match error {
+        // Readable, and no batch: a problem like others.
+        Unread::Frame(FrameError::Invalid(problem)) => Ok(Forecast::of_problems(problem.into())),
+        error => Err(error.into()),
     }
 }
 
@@ -170,7 +197,40 @@ pub(super) async fn abandon(submission: Submission<'_>) {
     }
 }
 
-async fn read(kind: BodyKind, incoming: &mut Incoming, submission: &mut Submission<'_>) -> Result<(), ApiError> {
+/// Why a body could not be read to its end.
+enum Unread {
+    Frame(FrameError),
+    Other(ApiError),
+}
+
+impl From<FrameError> for Unread {
+    fn from(error: FrameError) -> Unread {
+        Unread::Frame(error)
+    }
+}
+
+impl From<SubmitError> for Unread {
+    fn from(error: SubmitError) -> Unread {
+        Unread::Other(error.into())
+    }
+}
+
+impl From<ApiError> for Unread {
+    fn from(error: ApiError) -> Unread {
+        Unread::Other(error)
+    }
+}
+
+impl From<Unread> for ApiError {
+    fn from(error: Unread) -> ApiError {
+        match error {
+            Unread::Frame(error) => error.into(),
+            Unread::Other(error) => error,
+        }
+    }
+}
+
+async fn read(kind: BodyKind, incoming: &mut Incoming, submission: &mut Submission<'_>) -> Result<(), Unread> {
     let mut splitter = match kind {
         BodyKind::Json => Splitter::json(),
         BodyKind::Ndjson => Splitter::ndjson(),
@@ -312,10 +372,6 @@ fn content_type(headers: &HeaderMap) -> &str {
 
 fn body_kind(headers: &HeaderMap) -> Result<BodyKind, ApiError> {
     let unsupported = |detail: &str| ApiError::new(Code::UnsupportedMediaType, detail);
-    let encoding = headers.get(header::CONTENT_ENCODING);
-    if encoding.is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        return Err(unsupported("send the body without Content-Encoding"));
-    }
     match content_type(headers).to_ascii_lowercase().as_str() {
         "application/json" => Ok(BodyKind::Json),
         "application/x-ndjson" | "application/ndjson" | "application/jsonl" => Ok(BodyKind::Ndjson),

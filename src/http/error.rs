@@ -99,6 +99,12 @@ impl ApiError {
         ApiError::new(Code::InvalidRequest, detail)
     }
 
+    /// With one more header.
+    pub(super) fn heading(mut self, name: HeaderName, value: HeaderValue) -> ApiError {
+        self.headers.push((name, value));
+        self
+    }
+
     pub(super) fn is_not_found(&self) -> bool {
         self.code == Code::NotFound
     }

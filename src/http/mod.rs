@@ -6,7 +6,9 @@ mod body;
 mod chunks;
 mod dashboard;
 mod docs;
+mod encode;
 mod error;
+mod forecast;
 mod listing;
 mod object;
 mod ops;
@@ -85,6 +87,8 @@ pub fn router(app: App) -> Router {
             ApiError::wrong_method(format!("{method} is not a method of this path; see /openapi.yaml"))
         })
         .layer(DefaultBodyLimit::disable())
+        .layer(encode::layer())
+        .layer(middleware::map_request(encode::last_resort))
         .layer(CatchPanicLayer::custom(|_| {
             ApiError::new(Code::Unavailable, "this request hit a fault of ours").into_response()
         }))

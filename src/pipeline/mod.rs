@@ -1,4 +1,4 @@
-//! VERBS, in the order data meets them: submit (number, page, plan), dispatch, collect, commit, seal, read, cancel.
+//! VERBS, in the order data meets them: submit (number, page, plan), forecast, dispatch, collect, commit, seal, read, cancel.
 //! Knows nothing of HTTP servers, loops or terminals; each verb does one thing once and says what comes next.
 
 pub mod account;
@@ -7,6 +7,7 @@ pub mod cancel;
 pub mod collect;
 pub mod commit;
 pub mod dispatch;
+pub mod forecast;
 pub mod frames;
 pub mod line;
 pub mod number;

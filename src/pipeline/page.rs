@@ -8,6 +8,7 @@ use super::{
     submit::SubmitError,
 };
 use crate::{
+    clock::Millis,
     domain::{
         batch::CacheMode,
         chunk::Lane,
@@ -84,12 +85,30 @@ impl<K> Asked<K> {
     }
 }
 
+/// A page whose results are looked up and counted, and not written yet.
+pub struct Page {
+    pub number: u32,
+    pub asked: Vec<Asked>,
+    /// What is known before anybody is asked: hits, and failures.
+    pub known: HashMap<CacheKey, Known>,
+    /// What is bought for it may enter the cache.
+    pub stores: bool,
+}
+
+impl Page {
+    fn is_known(&self) -> bool {
+        self.asked.iter().all(|one| self.known.contains_key(&one.key))
+    }
+}
+
 /// Collects results into pages and writes them.
 pub struct PageBuilder {
-    batch: BatchId,
+    pub batch: BatchId,
     mode: CacheMode,
     /// Where its numbers come from, if it belongs to a run.
     run: Option<Draws>,
+    /// Answers from before this moment are not taken (`max_age`).
+    pub fresh_since: Option<Millis>,
     asked: Vec<Asked<Key>>,
     bytes: usize,
     /// Index of the first result of each page written: where a reader finds an offset.
@@ -105,9 +124,29 @@ pub struct PageBuilder {
 }
 
 impl PageBuilder {
-    pub fn new(batch: BatchId, mode: CacheMode, share: bool, run: Option<Draws>) -> PageBuilder {
+    pub fn new(
+        batch: BatchId,
+        mode: CacheMode,
+        fresh_since: Option<Millis>,
+        share: bool,
+        run: Option<Draws>,
+    ) -> PageBuilder {
         let (asked, starts, open, counts, asked_before, to_give_back) = Default::default();
-        PageBuilder { batch, mode, share, run, asked, bytes: 0, starts, asked_before, open, to_give_back, counts }
+        let bytes = 0;
+        PageBuilder {
+            batch,
+            mode,
+            fresh_since,
+            share,
+            run,
+            asked,
+            bytes,
+            starts,
+            asked_before,
+            open,
+            to_give_back,
+            counts,
+        }
     }
 
     pub fn push(&mut self, asked: Asked<Key>) {
@@ -129,25 +168,37 @@ impl PageBuilder {
 
     /// Writes the collected results as the next page.
     pub async fn write(&mut self, gateway: &Gateway) -> Result<(), SubmitError> {
+        let Some(page) = self.close(gateway).await? else { return Ok(()) };
+        if page.is_known() {
+            self.write_sealed(gateway, page).await?;
+        } else {
+            self.write_open(gateway, page).await?;
+        }
+        Ok(())
+    }
+
+    /// Numbers the collected results, looks them up and counts them as the next page, if there are any.
+    pub async fn close(&mut self, gateway: &Gateway) -> Result<Option<Page>, SubmitError> {
         if self.asked.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let asked = std::mem::take(&mut self.asked);
         self.bytes = 0;
-        let page = u32::try_from(self.starts.len()).expect("a batch has at most a million results");
-        let asked = self.number(gateway, page, asked).await?;
+        let number = u32::try_from(self.starts.len()).expect("a batch has at most a million results");
+        let asked = self.number(gateway, number, asked).await?;
         self.starts.push(u32::try_from(self.counts.total).expect("a batch has at most a million results"));
         let known = self.look_up(gateway, &asked).await?;
         self.count(&asked, &known);
-        self.note_failed(gateway, page, &asked, &known).await?;
-        if asked.iter().all(|one| known.contains_key(&one.key)) {
-            return Ok(self.write_sealed(gateway, page, asked, &known).await?);
+        self.note_failed(gateway, number, &asked, &known).await?;
+        let page = Page { number, asked, known, stores: self.mode != CacheMode::Off };
+        if !page.is_known() {
+            self.open.push(number);
         }
-        self.open.push(page);
         if self.share {
+            let Page { asked, known, .. } = &page;
             self.asked_before.extend(asked.iter().map(|one| one.key).filter(|key| !known.contains_key(key)));
         }
-        Ok(self.write_open(gateway, page, asked, &known).await?)
+        Ok(Some(page))
     }
 
     /// Gives every result its key: in a run, of the number drawn for it.
@@ -210,13 +261,15 @@ impl PageBuilder {
         wanted.sort_unstable();
         wanted.dedup();
         if matches!(self.mode, CacheMode::Use | CacheMode::Only) {
-            let hits = gateway.store.look_up(&wanted).await?;
+            let hits = gateway.store.look_up(&wanted, self.fresh_since).await?;
             metrics::counter!("batchgate_cache_hits_total").increment(hits.len() as u64);
             metrics::counter!("batchgate_cache_misses_total").increment((wanted.len() - hits.len()) as u64);
             known.extend(hits.into_iter().map(|(key, answer)| (key, Known::Answered(answer))));
         }
         if self.mode == CacheMode::Only {
-            let miss = Failure::ours(FailureCode::NotCached, "no cached answer, and `cache: only` asks no provider");
+            let young = if self.fresh_since.is_some() { " within `max_age`" } else { "" };
+            let message = format!("no cached answer{young}, and `cache: only` asks no provider");
+            let miss = Failure::ours(FailureCode::NotCached, message);
             for key in wanted {
                 known.entry(key).or_insert_with(|| Known::Failed(miss.clone()));
             }
@@ -238,16 +291,11 @@ impl PageBuilder {
         }
     }
 
-    async fn write_sealed(
-        &self,
-        gateway: &Gateway,
-        page: u32,
-        asked: Vec<Asked>,
-        known: &HashMap<CacheKey, Known>,
-    ) -> Result<(), StoreError> {
+    async fn write_sealed(&self, gateway: &Gateway, page: Page) -> Result<(), StoreError> {
+        let Page { number, asked, known, .. } = page;
         let store = &gateway.store;
-        let mut writer = FrameWriter::sealed_at_accept(store, self.batch, page);
-        let mut unanswered = FrameWriter::unanswered_at_accept(store, self.batch, page);
+        let mut writer = FrameWriter::sealed_at_accept(store, self.batch, number);
+        let mut unanswered = FrameWriter::unanswered_at_accept(store, self.batch, number);
         for one in asked {
             let outcome = &known[&one.key];
             if matches!(outcome, Known::Failed(_)) {
@@ -260,26 +308,21 @@ impl PageBuilder {
         }
         let (row, unanswered) = (writer.finish().await?, unanswered.finish().await?);
         if unanswered.frames > 0 {
-            store.publish_unanswered(self.batch, page, &unanswered).await?;
+            store.publish_unanswered(self.batch, number, &unanswered).await?;
         }
-        store.publish_sealed(self.batch, page, &row).await
+        store.publish_sealed(self.batch, number, &row).await
     }
 
-    async fn write_open(
-        &self,
-        gateway: &Gateway,
-        page: u32,
-        asked: Vec<Asked>,
-        known: &HashMap<CacheKey, Known>,
-    ) -> Result<(), StoreError> {
+    async fn write_open(&self, gateway: &Gateway, page: Page) -> Result<(), StoreError> {
         let store = &gateway.store;
+        let Page { number, asked, known, .. } = page;
         if !known.is_empty() {
-            let mut writer = FrameWriter::fragment_at_accept(store, self.batch, page);
-            for (key, outcome) in known {
+            let mut writer = FrameWriter::fragment_at_accept(store, self.batch, number);
+            for (key, outcome) in &known {
                 writer.push_known(key, outcome).await?;
             }
             let row = writer.finish().await?;
-            store.publish_fragment(self.batch, page, &row).await?;
+            store.publish_fragment(self.batch, number, &row).await?;
         }
         let mut spool = Frame::default();
         let mut spooled = HashSet::new();
@@ -297,8 +340,8 @@ impl PageBuilder {
             };
             manifest.entries.push(entry(one, ask));
         }
-        store.write_spool(self.batch, page, &spool).await?;
-        store.write_manifest(self.batch, page, &manifest).await
+        store.write_spool(self.batch, number, &spool).await?;
+        store.write_manifest(self.batch, number, &manifest).await
     }
 }
 

@@ -5,7 +5,7 @@ use crate::domain::{
     key::CacheKey,
     limits::BatchLimits,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 /// A chunk-to-be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +56,29 @@ impl Planner {
         self.chunks.len()
     }
 
-    /// Adds a question; one asked already only gets one more place.
-    pub fn push(&mut self, question: &Question<'_>) {
+    /// Adds the questions of one page, in order; one that comes several times is planned once, with the number of its
+    /// results. Gives back those that were not planned before.
+    pub fn push_page<'a>(&mut self, questions: impl IntoIterator<Item = Question<'a>>) -> Vec<CacheKey> {
+        let mut once: Vec<Question<'a>> = Vec::new();
+        let mut at: HashMap<CacheKey, usize> = HashMap::new();
+        for question in questions {
+            match at.entry(question.key) {
+                Entry::Occupied(before) => once[*before.get()].place.results += question.place.results,
+                Entry::Vacant(free) => {
+                    free.insert(once.len());
+                    once.push(question);
+                }
+            }
+        }
+        once.iter().filter(|question| self.push(question)).map(|question| question.key).collect()
+    }
+
+    /// Adds a question; one asked already only gets one more place, and `false` says so.
+    pub fn push(&mut self, question: &Question<'_>) -> bool {
         if let Some((chunk, item)) = self.planned.get(&question.key) {
             let chunk = self.chunks[*chunk].as_mut().expect("with share no chunk is handed out before the end");
             chunk.items[*item].places.push(question.place);
-            return;
+            return false;
         }
         let number = self.room_for(question);
         let shared = self.shares(question.lane);
@@ -72,6 +89,7 @@ impl Planner {
         chunk.items.push(Item { key: question.key, places: vec![question.place], attempts: 0, missed: false });
         chunk.wire_bytes += question.wire_bytes;
         chunk.inputs += question.inputs;
+        true
     }
 
     /// One question may be wanted on several pages, so none of the lane's chunks is finished before the last page.
@@ -239,6 +257,25 @@ mod tests {
         }
         assert!(planner.take_full().iter().all(|chunk| chunk.lane == lane("m")), "only these are finished early");
         assert_eq!(planner.finish().len(), 3);
+    }
+
+    #[test]
+    fn a_question_of_a_page_is_planned_once_with_its_results() {
+        let lanes = [lane("m"), Lane { endpoint: Endpoint::Embeddings, ..lane("e") }];
+        let page = |page: u32, asked: &[(usize, usize)]| -> Vec<Question<'_>> {
+            let place = Place { page, results: 1 };
+            let question = |(n, at): &(usize, usize)| {
+                let lane = if *at == 0 { &lanes[0] } else { &lanes[1] };
+                Question { key: key(*n), lane, limits: LIMITS, wire_bytes: 1, inputs: 1, place }
+            };
+            asked.iter().map(question).collect()
+        };
+        let mut planner = Planner::new(9, false);
+        assert_eq!(planner.push_page(page(0, &[(1, 1), (0, 0), (1, 1)])), [key(1), key(0)]);
+        assert_eq!(planner.push_page(page(1, &[(1, 1), (2, 1)])), [key(2)]);
+        let places: Vec<Vec<Place>> = planner.finish().remove(0).items.into_iter().map(|item| item.places).collect();
+        let at = |page, results| Place { page, results };
+        assert_eq!(places, [vec![at(0, 2), at(1, 1)], vec![at(1, 1)]]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use super::{
     Gateway,
+    forecast::{Forecast, Forecaster},
     frames::Frame,
     number::{Key, Numbering},
     page::{Asked, PageBuilder, What, Wire},
@@ -14,11 +15,12 @@ use super::{
 use crate::{
     clock,
     domain::{
-        batch::{FieldText, Options, Repeats},
+        batch::{FieldText, OnInvalid, Options, Repeats},
         chunk::{Lane, Place},
         id::{BatchId, ChunkId, WireTag},
         key::{CacheKey, Question},
-        problem::{Problem, Problems},
+        outcome::{Failure, FailureCode},
+        problem::{self, Problem, Problems},
         progress::{ChunkCounts, Progress},
         prompt::{Endpoint, Prompt, PromptText},
         run::Run,
@@ -27,15 +29,12 @@ use crate::{
         StoreError,
         chunks::NewChunk,
         idempotency::{FirstAnswer, Lock},
-        record,
+        record::{self, Ask},
         runs::{Attempt, Draws},
         uploads::{Accepted, Extent},
     },
 };
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Raw prompts of a JSON body are spooled in pages of this many, or this many bytes.
 const RAW_PROMPTS: usize = 500;
@@ -79,6 +78,8 @@ pub struct Submission<'g> {
     team: String,
     kind: BodyKind,
     lock: Option<Lock>,
+    /// Only a forecast is wanted: pages are counted, not written.
+    forecasting: bool,
     created_at: u64,
     extent: Extent,
     fields: Vec<FieldText>,
@@ -111,6 +112,7 @@ impl<'g> Submission<'g> {
             team: team.to_owned(),
             kind,
             lock,
+            forecasting: false,
             created_at,
             extent: Extent::default(),
             fields: Vec::new(),
@@ -137,7 +139,6 @@ impl<'g> Submission<'g> {
         let options = Options::again(&old.terms, run, old.metadata.clone(), deadline);
         submission.resolver = Some(submission.resolver(options));
         submission.retry_of = Some(of);
-
         Ok(submission)
     }
 
@@ -146,6 +147,15 @@ impl<'g> Submission<'g> {
         let resolver = self.resolver.as_mut().expect("made with the submission");
         resolver.pages.counts.repeats += u64::from(repeat);
         self.put(asked).await
+    }
+
+    /// The same for a body of which only a forecast is wanted.
+    pub async fn begin_forecast(
+        gateway: &'g Gateway,
+        team: &str,
+        kind: BodyKind,
+    ) -> Result<Submission<'g>, StoreError> {
+        Ok(Submission { forecasting: true, ..Submission::begin(gateway, team, kind, None).await? })
     }
 
     /// Takes a piece of the body.
@@ -194,6 +204,29 @@ impl<'g> Submission<'g> {
                 Err(error)
             }
         }
+    }
+
+    /// The last byte is read: says what [`Submission::finish`] would make of it, and removes what was written.
+    pub async fn forecast(mut self) -> Result<Forecast, SubmitError> {
+        let forecast = self.forecast_inner().await;
+        if let Err(left) = self.gateway.store.abandon_upload(self.batch).await {
+            tracing::warn!(batch = %self.batch, error = %left, "abandon a forecast's upload; the sweeper will remove it");
+        }
+        match forecast {
+            Err(SubmitError::Invalid(problems)) => Ok(Forecast::of_problems(*problems)),
+            other => other,
+        }
+    }
+
+    async fn forecast_inner(&mut self) -> Result<Forecast, SubmitError> {
+        self.resolve_fields();
+        self.refuse_too_many()?;
+        self.read_raw().await?;
+        let mut resolver = self.resolver.take().expect("resolve_fields made one");
+        self.extend(&resolver).await?;
+        resolver.forecast_page(self.gateway).await?;
+        let forecaster = resolver.forecaster.take().expect("a forecast was begun");
+        Ok(forecaster.finish(resolver.pages.counts, std::mem::take(&mut self.problems)))
     }
 
     async fn finish_inner(
@@ -275,7 +308,12 @@ impl<'g> Submission<'g> {
         if self.resolver.is_none() {
             let (options, problems) = Options::parse(&self.fields);
             self.problems.extend(problems);
-            self.resolver = Some(self.resolver(options));
+            let mut resolver = self.resolver(options);
+            if self.forecasting {
+                let share = resolver.options.repeats == Repeats::Share;
+                resolver.forecaster = Some(Forecaster::new(most_prompts(self.gateway, &resolver.options), share));
+            }
+            self.resolver = Some(resolver);
         }
     }
 
@@ -283,13 +321,13 @@ impl<'g> Submission<'g> {
         let kept = options.deadline + self.gateway.settings.retention;
         let draws = |run| Draws { attempt: Attempt::new(&self.team, run), kept };
         let draws = options.run.as_ref().map(draws);
-        Resolver::new(self.batch, options, draws)
+        Resolver::new(self.batch, options, self.created_at, draws)
     }
 
     async fn take_prompt(&mut self, text: &PromptText) -> Result<(), SubmitError> {
         let resolver = self.resolver.as_mut().expect("fields are resolved before the first prompt");
         resolver.take(self.gateway, text, &mut self.problems);
-        if !self.problems.is_empty() {
+        if !self.problems.is_empty() && !self.forecasting {
             resolver.pages.clear(); // it will be refused: from here on only problems are looked for
             return Ok(());
         }
@@ -299,14 +337,18 @@ impl<'g> Submission<'g> {
         Ok(())
     }
 
-    /// Puts a result on the page at hand, and writes the page if that fills it.
+    /// Puts a result on the page at hand, and writes the page if that fills it (or, for a forecast, only counts it).
     async fn put(&mut self, asked: Asked<Key>) -> Result<(), SubmitError> {
         let resolver = self.resolver.as_mut().expect("made before the first result");
         resolver.pages.push(asked);
         if resolver.pages.is_full() {
             self.extent.pages = page_count(resolver) + 1;
             note_extent(self.gateway, self.batch, self.extent, self.lock.as_ref()).await?;
-            resolver.pages.write(self.gateway).await?;
+            if self.forecasting {
+                resolver.forecast_page(self.gateway).await?;
+            } else {
+                resolver.pages.write(self.gateway).await?;
+            }
         }
         Ok(())
     }
@@ -324,14 +366,13 @@ impl<'g> Submission<'g> {
 
     /// Plans the open pages' questions and writes the chunks; says how many there are.
     async fn plan(&mut self, resolver: &Resolver, deadline: u64) -> Result<u32, SubmitError> {
-        let options = &resolver.options;
-        let most = options.chunk.and_then(|chunk| usize::try_from(chunk).ok()).unwrap_or(self.gateway.settings.chunk);
-        let mut planner = Planner::new(most, options.repeats == Repeats::Share);
+        let most = most_prompts(self.gateway, &resolver.options);
+        let mut planner = Planner::new(most, resolver.options.repeats == Repeats::Share);
         let mut full: Vec<Planned> = Vec::new();
         for &page in &resolver.pages.open {
             self.plan_page(&mut planner, page).await?;
             if planner.count() > MAX_CHUNKS {
-                return Err(too_many_chunks(most));
+                return Err(SubmitError::Invalid(Box::new(too_many_chunks(most).into())));
             }
             full.extend(planner.take_full());
             if full.iter().map(|chunk| chunk.items.len()).sum::<usize>() >= WRITE_ITEMS {
@@ -347,27 +388,15 @@ impl<'g> Submission<'g> {
     async fn plan_page(&self, planner: &mut Planner, page: u32) -> Result<(), SubmitError> {
         let manifest = self.gateway.store.manifest(self.batch, page).await?;
         let manifest = manifest.ok_or_else(|| StoreError::corrupt("manifest page", "absent"))?;
-        let mut results: HashMap<CacheKey, u32> = HashMap::new();
-        for entry in &manifest.entries {
-            *results.entry(entry.key).or_default() += 1;
-        }
-        for entry in &manifest.entries {
-            let Some(ask) = entry.ask else { continue };
-            // A question wanted several times on this page is planned once, with the number of its results.
-            let Some(results) = results.remove(&entry.key) else { continue };
+        let question = |key, ask: Ask| {
             let lane = manifest.lanes.get(ask.lane as usize);
             let lane = lane.ok_or_else(|| StoreError::corrupt("manifest page", "names no lane"))?;
             let limits = self.gateway.limits(&lane.account, lane.endpoint);
-            let place = Place { page, results };
-            planner.push(&PlanQuestion {
-                key: entry.key,
-                lane,
-                limits,
-                wire_bytes: ask.wire_bytes,
-                inputs: ask.inputs,
-                place,
-            });
-        }
+            let Ask { wire_bytes, inputs, .. } = ask;
+            Ok(PlanQuestion { key, lane, limits, wire_bytes, inputs, place: Place { page, results: 1 } })
+        };
+        let asked = manifest.entries.iter().filter_map(|entry| Some(question(entry.key, entry.ask?)));
+        planner.push_page(asked.collect::<Result<Vec<_>, StoreError>>()?);
         Ok(())
     }
 
@@ -387,6 +416,7 @@ impl<'g> Submission<'g> {
                 id: ChunkId { batch: self.batch, number: chunk.number },
                 lane: chunk.lane,
                 mode: resolver.options.cache,
+                fresh_since: resolver.pages.fresh_since,
                 tag: WireTag::new(&settings.deployment, &settings.namespace, &rand::random()),
                 items: chunk.items,
                 wire_bytes: chunk.wire_bytes,
@@ -489,16 +519,16 @@ async fn note_extent(
     if gateway.store.extend_upload(batch, extent).await? { Ok(()) } else { Err(SubmitError::Lost) }
 }
 
-fn too_many_chunks(chunk: usize) -> SubmitError {
-    let mut problems = Problems::default();
-    problems.push(Problem::new(
-        "/chunk",
-        None,
-        format!(
-            "at most {chunk} prompts a chunk would cut this batch into more than {MAX_CHUNKS} chunks: raise `chunk`"
-        ),
-    ));
-    SubmitError::Invalid(Box::new(problems))
+/// At most so many prompts a chunk: the batch's word, or `BATCHGATE_CHUNK`.
+fn most_prompts(gateway: &Gateway, options: &Options) -> usize {
+    options.chunk.and_then(|chunk| usize::try_from(chunk).ok()).unwrap_or(gateway.settings.chunk)
+}
+
+pub(super) fn too_many_chunks(chunk: usize) -> Problem {
+    let message = format!(
+        "at most {chunk} prompts a chunk would cut this batch into more than {MAX_CHUNKS} chunks: raise `chunk`"
+    );
+    Problem::new("/chunk", None, message)
 }
 
 /// Turns prompts into numbered, keyed results, page by page.
@@ -507,6 +537,8 @@ struct Resolver {
     numbering: Numbering,
     lanes: std::collections::HashSet<Lane>,
     pages: PageBuilder,
+    /// Takes the pages instead of Redis where only a forecast is wanted; then every problem is told, and none refuses.
+    forecaster: Option<Forecaster>,
     results: u64,
     /// Samples of the latest prompt still to be put on a page.
     waiting: Option<Waiting>,
@@ -514,28 +546,33 @@ struct Resolver {
 
 struct Waiting {
     index: u32,
-    prompt: Prompt,
-    question: Question,
+    custom_id: Option<String>,
+    keys: Keys,
     what: What,
-    number: Number,
     next: u32,
 }
 
-/// Which samples of its question a prompt's are.
-#[derive(Clone, Copy)]
-enum Number {
-    /// From here on.
-    From(u32),
-    /// Those its run has for it, once its page is written.
-    Run { shared: bool },
+/// Where the keys of a prompt's samples come from.
+enum Keys {
+    Question {
+        question: Question,
+        /// The number of its first sample.
+        first: u32,
+    },
+    /// Its run has numbers for it, once its page is written. `shared`: the number is the sample's own.
+    Run { question: Question, shared: bool },
+    /// It asks nothing.
+    Nothing(BatchId),
 }
 
 impl Resolver {
-    fn new(batch: BatchId, options: Options, run: Option<Draws>) -> Resolver {
+    fn new(batch: BatchId, options: Options, created_at: u64, run: Option<Draws>) -> Resolver {
+        let fresh_since = options.max_age.map(|age| created_at.saturating_sub(clock::millis(age)));
         let samples = u32::try_from(options.samples).expect("bounded by MAX_SAMPLES");
         Resolver {
             numbering: Numbering::new(options.repeats, samples),
-            pages: PageBuilder::new(batch, options.cache, options.repeats == Repeats::Share, run),
+            pages: PageBuilder::new(batch, options.cache, fresh_since, options.repeats == Repeats::Share, run),
+            forecaster: None,
             options,
             lanes: std::collections::HashSet::new(),
             results: 0,
@@ -552,20 +589,45 @@ impl Resolver {
         }
         match Prompt::parse(text, &self.options, &gateway.routes) {
             Ok(prompt) => self.accept(gateway, text, prompt, problems),
-            Err(found) => {
-                // An empty list means: only at fault because of a batch field that is a problem already.
-                problems.extend(found);
-            }
+            // No problem of its own: only at fault because of a batch field that is a problem already.
+            Err(found) => self.reject(text, None, found, problems),
+        }
+        if self.results > Options::MAX_RESULTS {
+            self.waiting = None;
+        }
+    }
+
+    /// Counts the collected results as a page.
+    async fn forecast_page(&mut self, gateway: &Gateway) -> Result<(), SubmitError> {
+        let page = self.pages.close(gateway).await?;
+        if let (Some(page), Some(forecaster)) = (page, &mut self.forecaster) {
+            forecaster.take(gateway, &page);
+        }
+        Ok(())
+    }
+
+    /// A prompt with problems, though perhaps readable: they are the batch's, or its own failure.
+    fn reject(&mut self, text: &PromptText, read: Option<Prompt>, found: Vec<Problem>, problems: &mut Problems) {
+        let forecasting = self.forecaster.is_some();
+        if forecasting || self.options.on_invalid == OnInvalid::Fail {
+            let custom_id = read.map_or_else(|| text.custom_id(), |prompt| prompt.custom_id);
+            let message = problem::sentence(&text.pointer(), &found);
+            let what = What::Refused(Failure::ours(FailureCode::InvalidRequest, message));
+            let keys = Keys::Nothing(self.pages.batch);
+            self.waiting = Some(Waiting { index: index(text), custom_id, keys, what, next: 0 });
+        }
+        if forecasting || self.options.on_invalid == OnInvalid::Refuse {
+            problems.extend(found);
         }
     }
 
     fn accept(&mut self, gateway: &Gateway, text: &PromptText, prompt: Prompt, problems: &mut Problems) {
-        let at = format!("/prompts/{}", text.position);
-        let index = u32::try_from(text.position).expect("a batch has at most a million prompts");
+        let at = text.pointer();
+        let index = index(text);
         if let Some(before) = prompt.custom_id.as_deref().and_then(|id| self.numbering.custom_id_before(id, index)) {
             let message = format!("prompt {before} has the same `custom_id`: give each prompt its own, or none");
-            problems.push(Problem::new(format!("{at}/custom_id"), text.line, message));
-            return;
+            let problem = Problem::new(format!("{at}/custom_id"), text.line, message);
+            return self.reject(text, Some(prompt), vec![problem], problems);
         }
         let limits = gateway.limits(&prompt.account, prompt.endpoint);
         let model = (!limits.mixes_models).then(|| prompt.model.clone());
@@ -578,21 +640,22 @@ impl Resolver {
             return;
         }
         let question = Question::new(&prompt, self.options.salt.as_ref()).expect("the parser has seen its numbers");
-        let number = self.number(&question, prompt.endpoint);
+
         let body = prompt.body_text();
         let wire_bytes = limits.weight(body.len());
         let inputs = prompt.inputs();
+        let keys = self.keys(question, prompt.endpoint);
         let what = What::new(Wire { lane, body, wire_bytes, inputs }, &limits);
-        self.waiting = Some(Waiting { index, prompt, question, what, number, next: 0 });
+        self.waiting = Some(Waiting { index, custom_id: prompt.custom_id, keys, what, next: 0 });
     }
 
-    fn number(&mut self, question: &Question, endpoint: Endpoint) -> Number {
+    fn keys(&mut self, question: Question, endpoint: Endpoint) -> Keys {
         if self.options.run.is_some() {
-            return Number::Run { shared: self.numbering.shares(endpoint) };
+            return Keys::Run { question, shared: self.numbering.shares(endpoint) };
         }
-        let drawn = self.numbering.draw(question, endpoint);
+        let drawn = self.numbering.draw(&question, endpoint);
         self.pages.counts.repeats += u64::from(drawn.repeated);
-        Number::From(drawn.first)
+        Keys::Question { question, first: drawn.first }
     }
 
     /// The next sample of the latest prompt, until all are drawn.
@@ -604,18 +667,18 @@ impl Resolver {
         }
         let sample = waiting.next;
         waiting.next += 1;
-        let key = match waiting.number {
-            Number::From(first) => Key::Known(waiting.question.sample(u64::from(first + sample))),
-            Number::Run { shared } => Key::Drawn { question: waiting.question.clone(), shared },
+        let key = match &waiting.keys {
+            Keys::Question { question, first } => Key::Known(question.sample(u64::from(first + sample))),
+            Keys::Run { question, shared } => Key::Drawn { question: question.clone(), shared: *shared },
+            Keys::Nothing(batch) => Key::Known(CacheKey::of_nothing(*batch, waiting.index)),
         };
-        Some(Asked {
-            index: waiting.index,
-            sample,
-            custom_id: waiting.prompt.custom_id.clone(),
-            key,
-            what: waiting.what.clone(),
-        })
+        let Waiting { index, custom_id, what, .. } = waiting;
+        Some(Asked { index: *index, sample, custom_id: custom_id.clone(), key, what: what.clone() })
     }
+}
+
+fn index(text: &PromptText) -> u32 {
+    u32::try_from(text.position).expect("a batch has at most a million prompts")
 }
 
 fn too_many_results() -> String {

@@ -1,23 +1,31 @@
 //! The cache of answers: looked up at accept, written by commits alone (`commit.rs`). Entries verify themselves.
 
 use super::{Store, StoreError, record, record::StoredAnswer};
-use crate::domain::key::CacheKey;
+use crate::{clock::Millis, domain::key::CacheKey};
 use bytes::Bytes;
-use std::collections::HashMap;
+use redis::aio::MultiplexedConnection;
+use std::collections::{HashMap, HashSet};
 
 /// Keys per MGET; larger is slower and costs the client memory (measured, see `design.md` section 4).
 const KEYS_PER_READ: usize = 500;
+/// The same where only the ages are looked at, and answers may be large.
+const AGES_PER_READ: usize = 50;
 
 impl Store {
     /// The answers of those keys that have one. An entry that answers another question is a miss: it is set aside,
-    /// logged and counted, and the question is asked again.
-    pub async fn look_up(&self, keys: &[CacheKey]) -> Result<HashMap<CacheKey, StoredAnswer>, StoreError> {
+    /// logged and counted, and the question is asked again. One from before `fresh_since` is a miss, too.
+    pub async fn look_up(
+        &self,
+        keys: &[CacheKey],
+        fresh_since: Option<Millis>,
+    ) -> Result<HashMap<CacheKey, StoredAnswer>, StoreError> {
         let mut hits = HashMap::with_capacity(keys.len());
         for slice in keys.chunks(KEYS_PER_READ) {
             let names: Vec<String> = slice.iter().map(|key| self.keys.cached(key)).collect();
             let values: Vec<Option<Bytes>> = redis::cmd("MGET").arg(&names).query_async(&mut self.main.clone()).await?;
             for (key, stored) in pair(slice, values)? {
                 match record::unpack_cached(key, &stored) {
+                    Ok(Some(answer)) if is_stale(&answer, fresh_since) => {}
                     Ok(Some(answer)) => {
                         hits.insert(*key, answer);
                     }
@@ -27,6 +35,31 @@ impl Store {
             }
         }
         Ok(hits)
+    }
+
+    /// Which of these keys have an entry from before `bound`. Watches them all, so that a MULTI on this connection is not
+    /// executed if one of them changes.
+    pub(super) async fn watch_stale(
+        &self,
+        connection: &mut MultiplexedConnection,
+        keys: &[CacheKey],
+        bound: Millis,
+    ) -> Result<HashSet<CacheKey>, StoreError> {
+        let mut stale = HashSet::new();
+        for slice in keys.chunks(AGES_PER_READ) {
+            let names: Vec<String> = slice.iter().map(|key| self.keys.cached(key)).collect();
+            redis::cmd("WATCH").arg(&names).query_async::<()>(connection).await?;
+            let values: Vec<Option<Bytes>> = redis::cmd("MGET").arg(&names).query_async(connection).await?;
+            for (key, stored) in pair(slice, values)? {
+                // One that cannot be trusted is the look-up's to set aside.
+                if let Ok(Some(answer)) = record::unpack_cached(key, &stored)
+                    && is_stale(&answer, Some(bound))
+                {
+                    stale.insert(*key);
+                }
+            }
+        }
+        Ok(stale)
     }
 
     /// Takes a cache entry that cannot be trusted out of the way, keeping it for an operator.
@@ -41,6 +74,10 @@ impl Store {
             _ => Ok(()),
         }
     }
+}
+
+fn is_stale(answer: &StoredAnswer, fresh_since: Option<Millis>) -> bool {
+    fresh_since.is_some_and(|bound| answer.from.at < bound)
 }
 
 /// MGET answers in the order of its keys, one value each; the pairing is Redis's contract and is checked by count here,

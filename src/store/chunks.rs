@@ -20,6 +20,8 @@ pub struct NewChunk {
     pub id: ChunkId,
     pub lane: Lane,
     pub mode: CacheMode,
+    /// Cache entries from before this moment give way to its answers (`max_age`).
+    pub fresh_since: Option<Millis>,
     pub tag: WireTag,
     pub items: Vec<Item>,
     /// Exact bytes of its file or body at the provider.
@@ -34,6 +36,7 @@ pub struct Chunk {
     pub id: ChunkId,
     pub lane: Lane,
     pub mode: CacheMode,
+    pub fresh_since: Option<Millis>,
     pub tag: WireTag,
     pub prompts: usize,
     pub wire_bytes: u64,
@@ -136,6 +139,9 @@ impl NewChunk {
             ("team", self.team.clone()),
         ];
         pipe.hset_multiple(store.keys.chunk(self.id), &fields).ignore();
+        if let Some(moment) = self.fresh_since {
+            pipe.hset(store.keys.chunk(self.id), "fresh_since", moment).ignore();
+        }
         pipe.set(store.keys.items(self.id), record::pack_items(&self.items)).ignore();
     }
 }
@@ -296,6 +302,7 @@ fn read_chunk(id: ChunkId, fields: &Fields) -> Result<Chunk, StoreError> {
         id,
         lane: fields.parsed("lane", |text| serde_json::from_str(text).ok())?,
         mode: fields.parsed("mode", |text| serde_json::from_value(text.into()).ok())?,
+        fresh_since: fields.number("fresh_since"),
         tag: fields.parsed("tag", WireTag::from_stored)?,
         prompts: fields.parsed("prompts", |text| text.parse().ok())?,
         wire_bytes: fields.parsed("wire_bytes", |text| text.parse().ok())?,

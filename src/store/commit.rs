@@ -10,7 +10,7 @@ use super::{
     runs::Row,
 };
 use crate::{
-    clock,
+    clock::{self, Millis},
     domain::{
         batch::CacheMode,
         chunk::ChunkState,
@@ -21,7 +21,7 @@ use crate::{
 };
 use bytes::Bytes;
 use redis::{Value, aio::MultiplexedConnection};
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 /// Staged answers live at least this long: from the first line of a download to its commit.
 const STAGED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -56,6 +56,8 @@ pub struct Settled<'a> {
     pub counter: &'static str,
     pub mode: CacheMode,
     pub stage: &'a Stage,
+    /// With `use`: an entry from before this moment (`max_age`) gives way, any other stays.
+    pub fresh_since: Option<Millis>,
     /// Keys with a staged answer.
     pub answered: &'a [CacheKey],
     /// How many questions ended without an answer.
@@ -139,12 +141,16 @@ impl Store {
             if !self.watch_fence(&mut connection, settled.lease).await? {
                 return self.settled_by_us(settled.lease).await;
             }
-            match self.transaction(settled, cache_ttl).query_async::<Option<Value>>(&mut connection).await {
+            let stale = match (settled.mode, settled.fresh_since) {
+                (CacheMode::Use, Some(bound)) => self.watch_stale(&mut connection, settled.answered, bound).await?,
+                _ => HashSet::new(),
+            };
+            match self.transaction(settled, &stale, cache_ttl).query_async::<Option<Value>>(&mut connection).await {
                 Ok(Some(replies)) => {
-                    self.after_exec(settled, &replies, cache_ttl).await?;
+                    self.after_exec(settled, &stale, &replies, cache_ttl).await?;
                     return Ok(Committed::Done);
                 }
-                Ok(None) => {} // the fence changed between look and EXEC: look again
+                Ok(None) => {} // the fence, or a watched entry, changed between look and EXEC: look again
                 // The connection broke, or a command inside failed: EXEC may have been applied all the same.
                 Err(error) => match self.settled_by_us(settled.lease).await? {
                     Committed::Done => return Ok(Committed::Done),
@@ -169,7 +175,7 @@ impl Store {
     }
 
     /// The MULTI. Its first command is a plain write, which a full Redis refuses at queueing, and with it all the rest.
-    fn transaction(&self, settled: &Settled<'_>, cache_ttl: Duration) -> redis::Pipeline {
+    fn transaction(&self, settled: &Settled<'_>, stale: &HashSet<CacheKey>, cache_ttl: Duration) -> redis::Pipeline {
         let Settled { lease, mode, stage, answered, fragments, follow_ups, .. } = settled;
         let chunk = lease.chunk;
         let mut pipe = redis::pipe();
@@ -182,13 +188,13 @@ impl Store {
             ("failed", settled.failed.to_string()),
         ];
         pipe.hset_multiple(self.keys.chunk(chunk), &state).ignore();
-        let rename = match mode {
-            CacheMode::Refresh => Some("RENAME"),
-            CacheMode::Use | CacheMode::Bypass | CacheMode::Only => Some("RENAMENX"),
-            CacheMode::Off => None,
-        };
-        for key in rename.map_or(&[][..], |_| answered) {
-            pipe.cmd(rename.unwrap_or_default()).arg(stage.name(&self.keys, key)).arg(self.keys.cached(key));
+        for key in *answered {
+            let (staged, cached) = (stage.name(&self.keys, key), self.keys.cached(key));
+            match entry(*mode, stale.contains(key)) {
+                Entry::Replaces => pipe.cmd("RENAME").arg(staged).arg(cached).ignore(),
+                Entry::IfFree => pipe.cmd("RENAMENX").arg(staged).arg(cached),
+                Entry::No => continue,
+            };
             if cache_ttl < STAGED || matches!(stage, Stage::Chunk(_)) {
                 pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(clock::millis(cache_ttl)).ignore();
             }
@@ -248,18 +254,23 @@ impl Store {
         call.ignore();
     }
 
-    /// Tidies up: staged answers that found an older one in their place, and that one's time to live.
-    async fn after_exec(&self, settled: &Settled<'_>, replies: &Value, ttl: Duration) -> Result<(), StoreError> {
+    /// Tidies up: staged answers that found an older one in their place, and that one's time to live. The replies are
+    /// those of RENAMENX, in the order of the keys it was called for.
+    async fn after_exec(
+        &self,
+        settled: &Settled<'_>,
+        stale: &HashSet<CacheKey>,
+        replies: &Value,
+        ttl: Duration,
+    ) -> Result<(), StoreError> {
         let lease = settled.lease;
-        let left: Vec<&CacheKey> = match settled.mode {
-            CacheMode::Off => settled.answered.iter().collect(),
-            CacheMode::Refresh => Vec::new(),
-            CacheMode::Use | CacheMode::Bypass | CacheMode::Only => {
-                let renamed: Vec<i64> = redis::from_redis_value(replies.clone()).unwrap_or_default();
-                let stayed = |(key, renamed)| (renamed == 0).then_some(key);
-                settled.answered.iter().zip(renamed).filter_map(stayed).collect()
-            }
+        let mut renamed = redis::from_redis_value::<Vec<i64>>(replies.clone()).unwrap_or_default().into_iter();
+        let stayed = |key: &&CacheKey| match entry(settled.mode, stale.contains(*key)) {
+            Entry::Replaces => false,
+            Entry::IfFree => renamed.next() == Some(0),
+            Entry::No => true,
         };
+        let left: Vec<&CacheKey> = settled.answered.iter().filter(stayed).collect();
         let mut pipe = redis::pipe();
         for key in &left {
             pipe.unlink(settled.stage.name(&self.keys, key)).ignore();
@@ -294,6 +305,23 @@ impl Store {
             }
         }
         Ok(())
+    }
+}
+
+/// How a staged answer enters the cache.
+enum Entry {
+    Replaces,
+    /// The first answer stays.
+    IfFree,
+    No,
+}
+
+fn entry(mode: CacheMode, stale: bool) -> Entry {
+    match mode {
+        CacheMode::Refresh => Entry::Replaces,
+        CacheMode::Use if stale => Entry::Replaces,
+        CacheMode::Use | CacheMode::Bypass | CacheMode::Only => Entry::IfFree,
+        CacheMode::Off => Entry::No,
     }
 }
 

@@ -64,6 +64,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("axum", &["http", "sim", "cli/serve.rs"]),
     ("tower", &["http", "sim"]),
     ("tower_http", &["http", "sim"]),
+    ("async_compression", &["http"]),
     ("redis::", &["store"]),
     // The command line is a client of the public API.
     ("reqwest", &["provider", "cli", "sim/tests.rs"]),

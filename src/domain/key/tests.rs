@@ -176,6 +176,14 @@ impl Tree {
     }
 }
 
+#[test]
+fn prompts_that_ask_nothing_have_a_name_of_their_own() {
+    let [batch, other] = [1, 2].map(|at| crate::domain::id::BatchId::new(at, &[7; 10]));
+    let keys = [(batch, 0), (batch, 1), (other, 0)].map(|(batch, at)| CacheKey::of_nothing(batch, at));
+    assert_eq!(keys[0], CacheKey::of_nothing(batch, 0));
+    assert!(keys[0] != keys[1] && keys[0] != keys[2]);
+}
+
 fn tree() -> impl Strategy<Value = Tree> {
     let leaf = prop_oneof![
         "-?(0|[1-9][0-9]{0,20})(\\.[0-9]{1,5})?([eE][+-]?[0-9]{1,4})?",

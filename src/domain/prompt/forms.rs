@@ -152,7 +152,7 @@ fn unknown_in_line(reader: &mut Reader, name: &str, home: &str) {
 
 /// 1 to 256 characters of any kind: it comes back in results and never travels to a provider, so no alphabet is asked
 /// for; the bound keeps result lines small.
-fn custom_id(reader: &mut Reader, value: Value) -> Option<String> {
+pub(super) fn custom_id(reader: &mut Reader, value: Value) -> Option<String> {
     reader.text("/custom_id", value, 256)
 }
 

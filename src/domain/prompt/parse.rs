@@ -11,7 +11,7 @@ use crate::domain::{
 use serde_json::Value;
 
 pub(super) fn parse(text: &PromptText, options: &Options, routes: &Routes) -> Result<Prompt, Vec<Problem>> {
-    let mut reader = Reader::new(format!("/prompts/{}", text.position), text.line);
+    let mut reader = Reader::new(text.pointer(), text.line);
     let prompt = match json::parse(&text.bytes) {
         Ok(value) => forms::draft(&mut reader, value).and_then(|draft| finish(&mut reader, draft, options, routes)),
         Err(fault) => {

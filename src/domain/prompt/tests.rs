@@ -454,6 +454,22 @@ fn an_ndjson_lines_problems_name_the_line() {
     assert_eq!((problems[0].line, &problems[0].pointer[..]), (Some(7), "/prompts/0"));
 }
 
+#[test]
+fn the_id_of_a_bad_prompt_is_read_where_it_can_be() {
+    for (text, expect) in [
+        (r#"{"custom_id": "a", "mesages": 5}"#, Some("a")),
+        (r#"{"custom_id": "a", "messages": "\ud800", "custom_id": "b"}"#, Some("b")),
+        (r#"{"custom_id": "\ud800"}"#, None),
+        (r#"{"custom_id": 5}"#, None),
+        (r#"{"custom_id": ""}"#, None),
+        (r#"["custom_id"]"#, None),
+        ("5", None),
+    ] {
+        let text = PromptText { position: 0, line: None, bytes: Bytes::copy_from_slice(text.as_bytes()) };
+        assert_eq!(text.custom_id().as_deref(), expect, "{text:?}");
+    }
+}
+
 /// Members of every form and their neighbours, thrown together.
 fn anything() -> impl Strategy<Value = Value> {
     let leaf = prop::sample::select(vec![

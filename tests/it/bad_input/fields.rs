@@ -33,6 +33,23 @@ async fn wrong_fields_are_named() {
     for bad in ["\"sometimes\"", "1", "true", "[]", "\"Share\"", "\"\""] {
         cases.extend(both(&format!("\"repeats\": {bad}"), "/repeats", "1 /repeats"));
         cases.extend(both(&format!("\"cache\": {bad}"), "/cache", "1 /cache"));
+        cases.extend(both(&format!("\"on_invalid\": {bad}"), "/on_invalid", "1 /on_invalid"));
+    }
+    for bad in [
+        "0",
+        "60",
+        "\"0s\"",
+        "\"999ms\"",
+        "\"soon\"",
+        "\"\"",
+        "\"-1h\"",
+        "\"1.5h\"",
+        "\"99999999999999999999d\"",
+        "true",
+        "[]",
+        "{}",
+    ] {
+        cases.extend(both(&format!("\"max_age\": {bad}"), "/max_age", "1 /max_age"));
     }
     let long = format!("\"{}\"", "x".repeat(129));
     for bad in [

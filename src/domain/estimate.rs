@@ -1,0 +1,114 @@
+//! What a forecast says of things nobody knows yet: tokens a question will cost, and the room its answer will take.
+//! Rules of thumb, pure and documented in `openapi.yaml`; nothing is refused or billed by them.
+
+use super::prompt::Endpoint;
+use serde_json::{Map, Value};
+
+/// Members of a body that hold what the model reads.
+const READ: [&str; 8] =
+    ["messages", "system", "instructions", "input", "prompt", "tools", "functions", "response_format"];
+/// A text answer's envelope, and the tokens it is taken to have where its cap allows more.
+const ENVELOPE: u64 = 800;
+const TYPICAL_TOKENS: u64 = 500;
+
+/// Tokens a body is read as: a quarter of the bytes of its texts, rounded up, where a list of token numbers counts as
+/// so many tokens. Files given as base64 count nothing: what they cost is not a matter of their bytes.
+pub fn input_tokens(body: &Map<String, Value>) -> u64 {
+    let mut sum = Sum::default();
+    for value in READ.iter().filter_map(|name| body.get(*name)) {
+        sum.add(value);
+    }
+    sum.bytes.div_ceil(4) + sum.numbers
+}
+
+#[derive(Default)]
+struct Sum {
+    bytes: u64,
+    numbers: u64,
+}
+
+impl Sum {
+    fn add(&mut self, value: &Value) {
+        match value {
+            Value::Null | Value::Bool(_) => {}
+            Value::Number(_) => self.numbers += 1,
+            Value::String(text) if text.starts_with("data:") => {}
+            Value::String(text) => self.bytes += text.len() as u64,
+            Value::Array(items) => items.iter().for_each(|item| self.add(item)),
+            Value::Object(members) => {
+                members
+                    .iter()
+                    .filter(|(name, _)| !matches!(name.as_str(), "data" | "file_data"))
+                    .for_each(|(_, value)| self.add(value));
+            }
+        }
+    }
+}
+
+/// Bytes the provider's answer to a question is taken to have.
+///
+/// A text: 800 and four for each token it may have, at most 500 of them. Vectors: 12 for each dimension as numbers, six
+/// as base64, 1,536 dimensions where the body does not say. Verdicts: 1,600. The last two for each input.
+pub fn answer_bytes(endpoint: Endpoint, inputs: u64, body: &Map<String, Value>) -> u64 {
+    let number = |name: &str| body.get(name).and_then(Value::as_u64);
+    match endpoint {
+        Endpoint::Messages | Endpoint::ChatCompletions | Endpoint::Responses | Endpoint::Completions => {
+            let cap = ["max_completion_tokens", "max_output_tokens", "max_tokens"].into_iter().find_map(number);
+            ENVELOPE + 4 * cap.unwrap_or(TYPICAL_TOKENS).min(TYPICAL_TOKENS)
+        }
+        Endpoint::Embeddings => {
+            let base64 = body.get("encoding_format").is_some_and(|format| format == "base64");
+            let dimensions = number("dimensions").unwrap_or(1_536).min(100_000);
+            inputs.saturating_mul(dimensions * if base64 { 6 } else { 12 })
+        }
+        Endpoint::Moderations => inputs.saturating_mul(1_600),
+    }
+}
+
+/// Bytes in Redis of a result on its batch's pages, many of which are packed together: 150 and a third of its answer.
+pub fn result_bytes(answer_bytes: u64) -> u64 {
+    150 + answer_bytes / 3
+}
+
+/// Bytes in Redis of a cache entry, which is packed alone: 350 and half of its answer.
+pub fn entry_bytes(answer_bytes: u64) -> u64 {
+    350 + answer_bytes / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn body(value: Value) -> Map<String, Value> {
+        serde_json::from_value(value).expect("an object")
+    }
+
+    #[test]
+    fn tokens_are_a_quarter_of_the_text() {
+        for (value, expect) in [
+            (json!({"model": "a long name of a model", "input": ""}), 0),
+            (json!({"input": "123456789"}), 3),
+            (json!({"input": ["1234", "5678"]}), 2),
+            (json!({"input": [1, 2, 3]}), 3),
+            (json!({"prompt": [[1, 2], [3]]}), 3),
+            (json!({"system": "1234", "messages": [{"role": "user", "content": "12345678"}]}), 4),
+            (json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "12345678"}]}]}), 4),
+            (json!({"input": [{"source": {"data": "x".repeat(1000)}, "url": "data:image/png;base64,AAAA"}]}), 0),
+        ] {
+            assert_eq!(input_tokens(&body(value.clone())), expect, "{value}");
+        }
+    }
+
+    #[test]
+    fn answers_are_as_long_as_they_may_be_up_to_a_point() {
+        let text = |value| answer_bytes(Endpoint::Messages, 1, &body(value));
+        assert_eq!(text(json!({"max_tokens": 100})), 1_200);
+        assert_eq!(text(json!({"max_tokens": 100_000})), 2_800);
+        assert_eq!(text(json!({})), 2_800);
+        let vectors = |value| answer_bytes(Endpoint::Embeddings, 3, &body(value));
+        assert_eq!(vectors(json!({"dimensions": 10})), 360);
+        assert_eq!(vectors(json!({"encoding_format": "base64"})), 3 * 1_536 * 6);
+        assert_eq!(answer_bytes(Endpoint::Moderations, 2, &body(json!({}))), 3_200);
+    }
+}
