@@ -9,3 +9,4 @@ mod faults;
 mod path;
 mod provider_contract;
 mod support;
+mod telemetry;
