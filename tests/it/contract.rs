@@ -5,7 +5,7 @@
 use crate::support::{
     Batch, Kind, World, check, claude,
     client::{JSON, NDJSON, id, lines},
-    contract::{CONTRACT, Operation, PAGES},
+    contract::{CONTRACT, Operation, is_page},
     source::files,
 };
 use reqwest::Method;
@@ -60,7 +60,7 @@ fn routed() -> BTreeSet<String> {
             let handlers = &handlers[..handlers.find("\n").unwrap_or(handlers.len())];
             for method in ["get", "post", "put", "delete", "patch"] {
                 let routed = [" ", ".", "("].iter().any(|before| handlers.contains(&format!("{before}{method}(")));
-                if routed && !PAGES.iter().any(|page| path.starts_with(page)) {
+                if routed && !is_page(path) {
                     routes.insert(format!("{} {path}", method.to_uppercase()));
                 }
             }

@@ -13,9 +13,9 @@ use std::{
 };
 
 /// Pages for people, and what they load: they change with their look, and no program should lean on them.
-pub(crate) const PAGES: [&str; 1] = ["/docs"];
+const PAGES: [&str; 1] = ["/docs"];
 /// Headers that HTTP itself sends.
-const USUAL: [&str; 4] = ["content-type", "content-length", "transfer-encoding", "date"];
+const USUAL: [&str; 5] = ["content-type", "content-length", "transfer-encoding", "date", "vary"];
 /// Larger answers are judged by their first lines only, or by the stories that made them large.
 const JUDGED_BYTES: usize = 1 << 20;
 const JUDGED_LINES: usize = 100;
@@ -84,7 +84,7 @@ impl Contract {
     /// Panics with all that an answer breaks of what the document promises.
     pub(crate) fn hold(&self, method: &Method, path: &str, reply: &Reply) {
         let route = path.split('?').next().unwrap_or_default();
-        if PAGES.iter().any(|page| route.starts_with(page)) {
+        if is_page(route) {
             return;
         }
         let mut wrong = Vec::new();
@@ -151,6 +151,11 @@ impl Contract {
             }
         }
     }
+}
+
+/// Is it a page for people, or below one?
+pub(crate) fn is_page(route: &str) -> bool {
+    PAGES.iter().any(|page| route.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
 /// Does a path of the document lead to this one?
