@@ -88,7 +88,7 @@ async fn a_pause_is_told_probed_by_one_and_over_at_once(kind: Kind) {
     let batch = Batch::of((0..8).map(|n| gpt(&format!("paused {n}")))).field("chunk", 1);
     let object = batch.post(world.client()).await.accepted();
     let told = waits(&world, id(&object), "auth_failed", 8).await;
-    let detail = told["waiting"][0]["detail"].as_str().unwrap();
+    let detail = told["waiting"][0]["detail"].as_str().unwrap_or_default();
     assert!(detail.contains("openai answered 401") && detail.contains("api_key_env"), "{detail}");
     assert_eq!(told["counts"]["pending"], 8, "{told}");
     assert!(metric(&world, "batchgate_account_paused{account=\"openai\"} 1").await);

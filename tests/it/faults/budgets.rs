@@ -47,8 +47,7 @@ async fn more_than_the_limit_goes_in_turns(kind: Kind) {
     let batch = Batch::of((0..16).map(|n| gpt(&format!("turn {n:03}")))).field("chunk", 2);
     let object = batch.post(world.client()).await.accepted();
     let told = says_token_limit(&world, id(&object)).await;
-    let detail = told["waiting"].as_array().unwrap().iter().find(|w| w["reason"] == "token_limit").unwrap();
-    assert!(detail["detail"].as_str().unwrap().contains("gpt-5-mini"), "{detail}");
+    assert!(told["waiting"].to_string().contains("enqueued at openai for gpt-5-mini"), "{told}");
     run_fast(&world).await;
     settles(&world, &batch, id(&object)).await;
     // Eight chunks must be created; without a budget each would be tried again and again while others run.

@@ -9,7 +9,8 @@ use serde_json::json;
 
 for_both!(one_refusal_holds_back_the_whole_account, a_spent_minute_is_waited_for_and_nobody_is_asked_in_vain);
 
-const PROVIDERS: [(&str, fn(&str) -> Prompt); 2] = [("anthropic", claude), ("openai", gpt)];
+type Ask = fn(&str) -> Prompt;
+const PROVIDERS: [(&str, Ask); 2] = [("anthropic", claude), ("openai", gpt)];
 
 async fn says_rate_limited(world: &World, id: &str) {
     until("the batch to be rate limited", async || {
