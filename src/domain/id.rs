@@ -20,15 +20,15 @@ impl BatchId {
         self.0.simple().to_string()
     }
 
-    /// When it was created, in Unix milliseconds: what the id begins with.
-    pub fn created_at(&self) -> u64 {
-        let millis = self.0.as_u128() >> 80;
-        u64::try_from(millis).expect("48 bits")
-    }
-
     pub fn from_hex(text: &str) -> Option<BatchId> {
         let strict = text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         strict.then(|| Uuid::try_parse(text).ok().map(BatchId)).flatten()
+    }
+
+    /// When it was made, in Unix milliseconds: the head of its id. None for an id not made by us.
+    pub fn created_at(&self) -> Option<u64> {
+        let (seconds, nanos) = self.0.get_timestamp()?.to_unix();
+        Some(seconds * 1_000 + u64::from(nanos) / 1_000_000)
     }
 
     pub fn parse(text: &str) -> Option<BatchId> {
@@ -145,7 +145,7 @@ mod tests {
     fn ids_come_back_from_their_text() {
         let batch = BatchId::new(1_796_000_000_000, &[7; 10]);
         assert_eq!(BatchId::parse(&batch.to_string()), Some(batch));
-        assert_eq!(batch.created_at(), 1_796_000_000_000);
+        assert_eq!(batch.created_at(), Some(1_796_000_000_000));
         let chunk = ChunkId { batch, number: 3 };
         assert_eq!(ChunkId::parse(&chunk.to_string()), Some(chunk));
     }

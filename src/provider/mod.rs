@@ -21,6 +21,8 @@ mod faults;
 mod harvest;
 mod json;
 mod lines;
+mod measured;
+
 pub mod openai;
 mod parcel;
 pub mod registry;

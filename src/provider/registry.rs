@@ -1,6 +1,8 @@
 //! From a configured account to its adapter: the one place that lists the providers. Reads no configuration itself.
 
-use super::{BatchProvider, anthropic::Anthropic, openai::OpenAi, secret::Secret, transport::Transport};
+use super::{
+    BatchProvider, anthropic::Anthropic, measured::Measured, openai::OpenAi, secret::Secret, transport::Transport,
+};
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
@@ -45,10 +47,11 @@ impl Account {
 
     /// The adapter of this account. A new provider is one folder and one line here. Makes no call.
     pub fn connect(&self) -> Result<Arc<dyn BatchProvider>, AccountError> {
-        Ok(match self.kind {
+        let provider: Arc<dyn BatchProvider> = match self.kind {
             Kind::Anthropic => Arc::new(Anthropic::new(Transport::new(self, &super::anthropic::DIALECT)?)),
             Kind::OpenAi => Arc::new(OpenAi::new(Transport::new(self, &super::openai::DIALECT)?)),
-        })
+        };
+        Ok(Arc::new(Measured(provider)))
     }
 }
 

@@ -124,7 +124,7 @@ async fn a_search_among_thousands_goes_on_page_by_page(kind: Kind) {
     let other = check(&world, &batch).await;
     // Many more of the other, all of one moment and younger than both: too many to be made one by one.
     let copies = "for n = 1, 4500 do \
-        local hex = ARGV[2] .. string.format('%020x', n) \
+        local hex = ARGV[2] .. '70008' .. string.format('%015x', n) \
         redis.call('COPY', KEYS[1] .. 'b:' .. ARGV[1], KEYS[1] .. 'b:' .. hex) \
         redis.call('ZADD', KEYS[1] .. 't:default', tonumber(ARGV[2], 16), hex) end return 1";
     let hex = id(&other.object).trim_start_matches("batch_");
