@@ -61,7 +61,7 @@ impl Store {
     /// The next ids of the index behind one of them, newest first. An id begins with the time that the index is sorted
     /// by, so the one behind which we look need not be there any more.
     async fn behind(&self, team: &str, cursor: Option<BatchId>) -> Result<Vec<BatchId>, StoreError> {
-        let from = cursor.map_or_else(|| "+inf".to_owned(), |id| id.created_at().to_string());
+        let from = cursor.and_then(|id| id.created_at()).map_or_else(|| "+inf".to_owned(), |ms| ms.to_string());
         let mut skip = 0;
         loop {
             let mut range = redis::cmd("ZREVRANGEBYSCORE");

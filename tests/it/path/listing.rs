@@ -122,14 +122,16 @@ async fn a_search_among_thousands_goes_on_page_by_page(kind: Kind) {
     let wanted = batch.clone().field("metadata", json!({"wanted": "yes"})).post(world.client()).await.accepted();
     world.client().ended(id(&wanted)).await;
     let other = check(&world, &batch).await;
-    // Many more of the other, all of one moment and younger than both: too many to be made one by one.
-    let copies = "for n = 1, 4500 do \
-        local hex = ARGV[2] .. string.format('%020x', n) \
+    // Many more of the other, younger than both, 150 of each moment: too many to be made one by one.
+    let copies = "for n = 1, 150 do \
+        local hex = ARGV[2] .. '70008' .. string.format('%015x', n) \
         redis.call('COPY', KEYS[1] .. 'b:' .. ARGV[1], KEYS[1] .. 'b:' .. hex) \
-        redis.call('ZADD', KEYS[1] .. 't:default', tonumber(ARGV[2], 16), hex) end return 1";
+        redis.call('ZADD', KEYS[1] .. 't:default', tonumber(ARGV[2], 16), hex) end return 150";
     let hex = id(&other.object).trim_start_matches("batch_");
     let millis = u64::from_str_radix(&hex[..12], 16).expect("an id begins with its time") + 60_000;
-    let _: u64 = world.redis.command(&["EVAL", copies, "1", "{default}:", hex, &format!("{millis:012x}")]).await;
+    for moment in millis..millis + 14 {
+        let _: u64 = world.redis.command(&["EVAL", copies, "1", "{default}:", hex, &format!("{moment:012x}")]).await;
+    }
     let (mut found, mut after, mut requests) = (Vec::new(), String::new(), 0);
     loop {
         let page = list(world.client(), &format!("?metadata.wanted=yes{after}")).await;
@@ -140,15 +142,15 @@ async fn a_search_among_thousands_goes_on_page_by_page(kind: Kind) {
         }
         after = format!("&after={}", page["last_id"].as_str().expect("the last one looked at"));
     }
-    assert_eq!((found, requests), (vec![id(&wanted).to_owned()], 3));
+    assert_eq!((found, requests), (vec![id(&wanted).to_owned()], 2));
     let mut all = std::collections::BTreeSet::new();
     let mut after = String::new();
-    for _ in 0..46 {
+    for _ in 0..22 {
         let page = list(world.client(), &format!("?limit=100{after}")).await;
         all.extend(ids(&page));
         after = format!("&after={}", page["last_id"].as_str().unwrap_or_default());
     }
-    assert_eq!(all.len(), 4_503, "each of one moment is listed, and the three that were sent");
+    assert_eq!(all.len(), 2_103, "each of one moment is listed, and the three that were sent");
 }
 
 async fn the_batch_object_tells_its_life(kind: Kind) {
