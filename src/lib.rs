@@ -20,6 +20,9 @@
 //! chunks, [`pipeline::dispatch`] sends them, [`pipeline::collect`] watches and reads, [`pipeline::commit`] settles a
 //! chunk in one transaction ([`store::commit`]), [`pipeline::poison`] sets apart what fails again and again, [`pipeline::seal`] puts the results in order, [`pipeline::read`] reads.
 //!
+//! Where a server has no batches, [`pipeline::online`] asks a chunk's prompts one by one in their place, and notes what is
+//! said as it comes ([`store::said`]).
+//!
 //! # What is not here
 //!
 //! * No function takes a list of prompts and a list of results. Results are entered into a [`domain::chunk::Ledger`]

@@ -8,6 +8,7 @@ mod deadlines;
 mod downloads;
 mod drains;
 mod lines;
+mod online;
 mod poison;
 mod redis_away;
 mod redis_full;

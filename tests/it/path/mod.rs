@@ -12,6 +12,7 @@ mod forms;
 mod idempotency;
 mod large;
 mod listing;
+mod online;
 mod origin;
 mod reading;
 mod samples;

@@ -52,7 +52,7 @@ fn lifetime(key: &str) -> Option<Life> {
     match parts[..] {
         ["c", _] | ["i", _, _] | ["r", _] => Some(Life::Mortal),
         ["b", _] | ["b", _, "pages" | "starts"] | ["b", _, "p", ..] | ["t", _] | ["chores"] => Some(Life::Kept),
-        ["k", ..] if !key.ends_with(":items") && !key.ends_with(":fence") => Some(Life::Kept),
+        ["k", _] => Some(Life::Kept),
         _ => None,
     }
 }
