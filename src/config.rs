@@ -42,6 +42,11 @@ pub struct Config {
     pub stall: Duration,
     /// `BATCHGATE_CREATE_TIMEOUT` (10m).
     pub create_timeout: Duration,
+    /// `BATCHGATE_METRICS_LISTEN`: `/metrics` on a listener of its own, without a key; absent: beside the API, with one.
+    pub metrics_listen: Option<SocketAddr>,
+    /// `BATCHGATE_OTLP_ENDPOINT`: an OpenTelemetry collector that gets the spans, as in `http://127.0.0.1:4318`; absent:
+    /// none. Needs a build with the feature `otel`.
+    pub collector: Option<String>,
     /// `BATCHGATE_LOG` (info): a tracing filter.
     pub log: String,
     /// `BATCHGATE_LOG_FORMAT` (text): text or json.
@@ -179,6 +184,8 @@ impl Reader<'_> {
             max_uploads: self.positive("BATCHGATE_MAX_UPLOADS", 4),
             stall,
             create_timeout: self.read("BATCHGATE_CREATE_TIMEOUT", duration, seconds(600)),
+            metrics_listen: self.read("BATCHGATE_METRICS_LISTEN", |text| parsed(text).map(Some), None),
+            collector: self.read("BATCHGATE_OTLP_ENDPOINT", |text| collector(text).map(Some), None),
             log: self.text("BATCHGATE_LOG").unwrap_or_else(|| "info".to_owned()),
             log_format,
             settings,
@@ -356,6 +363,13 @@ fn default_base_url(kind: ProviderKind) -> &'static str {
 
 fn parsed<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|why| format!("{text:?}: {why}"))
+}
+
+fn collector(text: &str) -> Result<String, String> {
+    match text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) {
+        Some(rest) if !rest.is_empty() => Ok(text.to_owned()),
+        _ => Err(format!("{text:?} is not the URL of a collector: write http://127.0.0.1:4318")),
+    }
 }
 
 fn log_format(text: &str) -> Result<LogFormat, String> {

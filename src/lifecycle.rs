@@ -87,7 +87,14 @@ pub struct Heartbeats(Arc<Mutex<BTreeMap<&'static str, Instant>>>);
 
 impl Heartbeats {
     pub fn tick(&self, name: &'static str) {
+        metrics::counter!("batchgate_loop_ticks_total", "loop" => name).increment(1);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name, Instant::now());
+    }
+
+    /// Since each loop last went round.
+    pub fn ages(&self) -> Vec<(&'static str, Duration)> {
+        let beats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        beats.iter().map(|(name, at)| (*name, at.elapsed())).collect()
     }
 
     /// Loops that have not gone round for longer than `limit`.

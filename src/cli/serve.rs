@@ -47,10 +47,16 @@ pub(super) async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
     let config = Config::load(args.config.as_deref()).map_err(|mistakes| {
         anyhow::anyhow!("{} mistake(s) in the configuration:\n  {}", mistakes.len(), mistakes.join("\n  "))
     })?;
-    telemetry::install_log(&config.log, config.log_format);
+    let _telemetry = telemetry::install(&config.log, config.log_format, config.collector.as_deref())
+        .map_err(|why| anyhow::anyhow!("BATCHGATE_OTLP_ENDPOINT: {why}"))?;
+
     let (private, url) = redis(&config).await?;
     let listener = TcpListener::bind(config.listen).await.with_context(|| format!("listen on {}", config.listen))?;
-    let served = serve(&config, args.role, &url, listener).await;
+    let metrics = match config.metrics_listen {
+        Some(address) => Some(TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?),
+        None => None,
+    };
+    let served = serve(&config, args.role, &url, Listeners { api: listener, metrics }).await;
     if let Some(private) = private {
         private.stop().await?;
     }
@@ -69,7 +75,14 @@ async fn redis(config: &Config) -> anyhow::Result<(Option<PrivateRedis>, String)
     Ok((Some(private), url))
 }
 
-async fn serve(config: &Config, role: Role, redis_url: &str, listener: TcpListener) -> anyhow::Result<bool> {
+/// Where the process is spoken to.
+struct Listeners {
+    api: TcpListener,
+    /// `/metrics` alone, without a key.
+    metrics: Option<TcpListener>,
+}
+
+async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listeners) -> anyhow::Result<bool> {
     let gateway = Arc::new(gateway(config, redis_url).await?);
     let (tasks, beats) = (Tasks::default(), Heartbeats::default());
     let app = App {
@@ -79,6 +92,7 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listener: TcpListen
         auth: Arc::new(auth(config)),
         metrics: telemetry::install_metrics(),
         uploads: Arc::new(Semaphore::new(config.max_uploads)),
+        max_uploads: config.max_uploads,
         max_body: config.max_body,
         has_worker: role != Role::Api,
     };
@@ -86,14 +100,22 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listener: TcpListen
     if role != Role::Api {
         worker::start(&gateway, &tasks, &beats, config.workers);
     }
-    let address = listener.local_addr()?;
+    let address = listeners.api.local_addr()?;
+
     // The door stays open while steps in hand finish: POST is told to come back, GET still answers.
     let closing = CancellationToken::new();
-    let server =
-        axum::serve(NoDelay(listener), http::router(app)).with_graceful_shutdown(closing.clone().cancelled_owned());
+    let mut metrics_address = None;
+    if let Some(listener) = listeners.metrics {
+        metrics_address = Some(listener.local_addr()?);
+        let server = axum::serve(listener, http::metrics_router(app.clone()));
+        tokio::spawn(async move { server.await });
+    }
+    let server = axum::serve(NoDelay(listeners.api), http::router(app))
+        .with_graceful_shutdown(closing.clone().cancelled_owned());
+
     // Outside the tasks: answers in hand may outlive the last step by a little.
     let mut server = tokio::spawn(async move { server.await });
-    tracing::info!(%address, ?role, "ready");
+    tracing::info!(%address, metrics = metrics_address.map(tracing::field::display), ?role, "ready");
     let crashed = tokio::select! {
         () = term => false,
         () = tasks.crashed() => true,

@@ -25,6 +25,12 @@ impl BatchId {
         strict.then(|| Uuid::try_parse(text).ok().map(BatchId)).flatten()
     }
 
+    /// When it was made, in Unix milliseconds: the head of its id. None for an id not made by us.
+    pub fn created_at(&self) -> Option<u64> {
+        let (seconds, nanos) = self.0.get_timestamp()?.to_unix();
+        Some(seconds * 1_000 + u64::from(nanos) / 1_000_000)
+    }
+
     pub fn parse(text: &str) -> Option<BatchId> {
         BatchId::from_hex(text.strip_prefix("batch_")?)
     }

@@ -40,6 +40,8 @@ impl Incoming {
         };
         self.left = self.left.checked_sub(piece.len() as u64).ok_or_else(|| too_large(self.max))?;
         self.digest.update(&piece);
+        metrics::counter!("batchgate_http_received_bytes_total").increment(piece.len() as u64);
+
         Ok(Some(piece))
     }
 

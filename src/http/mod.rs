@@ -42,6 +42,8 @@ pub struct App {
     pub metrics: MetricsPage,
     /// Bodies being read at once.
     pub uploads: Arc<Semaphore>,
+    /// How many of them there may be.
+    pub max_uploads: usize,
     /// Most bytes of one body.
     pub max_body: u64,
     /// A worker runs in this process: readiness looks at its loops.
@@ -79,12 +81,33 @@ pub fn router(app: App) -> Router {
         .layer(CatchPanicLayer::custom(|_| {
             ApiError::new(Code::Unavailable, "this request hit a fault of ours").into_response()
         }))
-        .layer(middleware::from_fn_with_state(app.clone(), around))
+        .layer(middleware::from_fn_with_state(app.clone(), own_origin))
+        .layer(middleware::from_fn(around))
         .with_state(app)
 }
 
+/// `/metrics` alone, for a listener of its own: without keys, for whoever can reach it.
+pub fn metrics_router(app: App) -> Router {
+    Router::new()
+        .route("/metrics", get(ops::metrics))
+        .fallback(|| async { ApiError::new(Code::NotFound, "here is only /metrics") })
+        .layer(middleware::from_fn(around))
+        .with_state(app)
+}
+
+/// Without keys, a web page must not reach us through its visitor's browser.
+async fn own_origin(State(app): State<App>, request: Request, next: Next) -> Response {
+    match app.auth.refuses_origin(request.headers()) {
+        Some(refusal) => {
+            body::drain(request.into_body()).await;
+            refusal.into_response()
+        }
+        None => next.run(request).await,
+    }
+}
+
 /// Gives every request an id, renders errors once, logs and counts.
-async fn around(State(app): State<App>, mut request: Request, next: Next) -> Response {
+async fn around(mut request: Request, next: Next) -> Response {
     let id = RequestId(format!("req_{}", uuid::Uuid::now_v7().simple()));
     let began = Instant::now();
     let method = request.method().clone();
@@ -94,14 +117,8 @@ async fn around(State(app): State<App>, mut request: Request, next: Next) -> Res
         .map_or_else(|| "unknown".to_owned(), |path| path.as_str().to_owned());
     request.extensions_mut().insert(id.clone());
     let span = tracing::info_span!("http", %method, route, request_id = id.0);
-    let foreign = app.auth.refuses_origin(request.headers());
-    let mut response = match foreign {
-        Some(refusal) => {
-            body::drain(request.into_body()).await;
-            refusal.into_response()
-        }
-        None => next.run(request).instrument(span.clone()).await,
-    };
+    let mut response = next.run(request).instrument(span.clone()).await;
+
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         let _in_span = span.enter();
         response = error.render(&id.0);

@@ -4,6 +4,7 @@ use super::{
     App,
     error::{ApiError, Code},
 };
+use crate::store::{Store, StoreError};
 use axum::{
     extract::State,
     http::header,
@@ -31,12 +32,31 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, ApiError>
     Ok(([(header::CONTENT_TYPE, "application/json")], "{\"status\":\"ready\"}").into_response())
 }
 
-pub(super) async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
-    for (queue, depth) in app.gateway.store.depths().await? {
-        metrics::gauge!("batchgate_queue_depth", "queue" => queue).set(depth as f64);
+pub(super) async fn metrics(State(app): State<App>) -> Response {
+    let uploads = app.max_uploads.saturating_sub(app.uploads.available_permits());
+    metrics::gauge!("batchgate_uploads_open").set(uploads as f64);
+    for (name, age) in app.beats.ages() {
+        metrics::gauge!("batchgate_loop_last_tick_seconds", "loop" => name).set(age.as_secs_f64());
     }
+    // A page without Redis's figures says more of a Redis that is away than no page.
+    let up = redis_figures(&app.gateway.store).await.is_ok();
+    metrics::gauge!("batchgate_redis_up").set(f64::from(u8::from(up)));
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    Ok(([(header::CONTENT_TYPE, kind)], app.metrics.render()).into_response())
+    ([(header::CONTENT_TYPE, kind)], app.metrics.render()).into_response()
+}
+
+async fn redis_figures(store: &Store) -> Result<(), StoreError> {
+    store.ping().await?;
+    let memory = store.memory().await?;
+    metrics::gauge!("batchgate_redis_memory_bytes").set(memory.used as f64);
+    metrics::gauge!("batchgate_redis_memory_max_bytes").set(memory.max as f64);
+    for queue in store.queues().await? {
+        metrics::gauge!("batchgate_queue_depth", "queue" => queue.name).set(queue.depth as f64);
+        if let Some(overdue) = queue.oldest {
+            metrics::gauge!("batchgate_queue_oldest_seconds", "queue" => queue.name).set(overdue.as_secs_f64());
+        }
+    }
+    Ok(())
 }
 
 pub(super) async fn openapi() -> Response {

@@ -192,6 +192,8 @@ pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreEr
         return foreign(held, remote, adopted).await;
     }
     let ledger = ledger.close();
+    let outcome = if ledger.has_missing(&items) { "incomplete" } else { "complete" };
+    metrics::counter!("batchgate_harvests_total", "outcome" => outcome).increment(1);
     if held.ending.is_none() && !looked && ledger.has_missing(&items) {
         let (remote, sources, adopted) = (remote.to_owned(), sources.to_vec(), adopted.cloned());
         let again = ChunkState::Harvested { remote, sources, looked: true, adopted };
@@ -263,6 +265,7 @@ impl<'a> Harvest<'a> {
         if !matches!(recorded, Recorded::First | Recorded::Better) {
             return Ok(Staged::Well);
         }
+        metrics::counter!("batchgate_harvested_bytes_total").increment(answer.body.len() as u64);
         let from = Provenance { request_id: answer.request_id, ..self.from.clone() };
         let packed = record::pack_cached(&key, &StoredAnswer { reading: answer.reading, from, body: answer.body });
         self.sizes.insert(key, packed.len());

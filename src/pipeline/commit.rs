@@ -67,7 +67,10 @@ pub async fn settle_staged(
         Committed::Done => {
             metrics::histogram!("batchgate_commit_seconds").record(began.elapsed().as_secs_f64());
             metrics::counter!("batchgate_commits_total").increment(1);
+            metrics::histogram!("batchgate_commit_answers").record(answered.len() as f64);
             metrics::counter!("batchgate_rebought_total").increment(settlement.rebought as u64);
+            count_results(&settled.delta);
+
             let again: usize = settlement.again.iter().map(Vec::len).sum();
             tracing::info!(chunk = %held.chunk.id, answered = answered.len(), failed = settlement.failed.len(), again, "chunk settled");
             held.gateway.wake.pages.notify_one();
@@ -84,6 +87,18 @@ pub async fn settle_staged(
         }
     }
     Ok(After::Finished)
+}
+
+fn count_results(delta: &Delta) {
+    let counts = [
+        ("succeeded", delta.succeeded),
+        ("failed", delta.failed),
+        ("canceled", delta.canceled),
+        ("expired", delta.expired),
+    ];
+    for (status, count) in counts {
+        metrics::counter!("batchgate_results_total", "status" => status).increment(count);
+    }
 }
 
 fn counter(state: &ChunkState) -> &'static str {

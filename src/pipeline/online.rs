@@ -443,6 +443,8 @@ async fn timed(desk: &Desk, endpoint: Endpoint, body: Bytes) -> Asked {
         Asked::Trouble(_) => {} // the round says for how long it is left alone
     }
     let account = desk.provider.account().to_owned();
+    metrics::histogram!("batchgate_provider_call_seconds", "account" => account.clone(), "call" => "ask")
+        .record(began.elapsed().as_secs_f64());
     metrics::counter!("batchgate_online_requests_total", "account" => account, "outcome" => outcome).increment(1);
     asked
 }

@@ -32,6 +32,7 @@ pub async fn seal_next(gateway: &Gateway, token: &Token) -> Result<bool, StoreEr
 }
 
 async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: &Token) -> Result<(), StoreError> {
+    let began = std::time::Instant::now();
     let store = &gateway.store;
     let mut writer = FrameWriter::sealed(store, claim.batch, claim.page, token);
     for entry in std::mem::take(&mut page.manifest.entries) {
@@ -52,8 +53,11 @@ async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: 
             tracing::info!(batch = %claim.batch, "batch ended");
             metrics::counter!("batchgate_batches_ended_total").increment(1);
         }
-        Sealed::Done | Sealed::NotOurs => {}
+        Sealed::Done => {}
+        Sealed::NotOurs => return store.remove_open_page(claim.batch, claim.page).await,
         Sealed::Torn => return Ok(()),
     }
+    metrics::histogram!("batchgate_seal_seconds").record(began.elapsed().as_secs_f64());
+    metrics::counter!("batchgate_pages_sealed_total").increment(1);
     store.remove_open_page(claim.batch, claim.page).await
 }

@@ -400,6 +400,10 @@ impl<'g> Submission<'g> {
         };
         match accepted {
             Accepted::Done => {
+                metrics::counter!("batchgate_batches_accepted_total").increment(1);
+                metrics::counter!("batchgate_prompts_accepted_total").increment(progress.counts.total);
+                metrics::counter!("batchgate_batches_ended_total").increment(u64::from(progress.ended_at.is_some()));
+
                 self.gateway.wake.chunks.notify_one();
                 Ok(())
             }

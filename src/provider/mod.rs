@@ -21,6 +21,7 @@ mod faults;
 mod harvest;
 mod json;
 mod lines;
+mod measured;
 pub mod online;
 pub mod openai;
 mod parcel;

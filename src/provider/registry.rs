@@ -1,7 +1,8 @@
 //! From a configured account to its adapter: the one place that lists the providers. Reads no configuration itself.
 
 use super::{
-    BatchProvider, anthropic::Anthropic, online::Online, openai::OpenAi, secret::Secret, transport::Transport,
+    BatchProvider, anthropic::Anthropic, measured::Measured, online::Online, openai::OpenAi, secret::Secret,
+    transport::Transport,
 };
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
@@ -47,10 +48,11 @@ impl Account {
 
     /// The adapter of this account. A new provider is one folder and one line here. Makes no call.
     pub fn connect(&self) -> Result<Arc<dyn BatchProvider>, AccountError> {
-        Ok(match self.kind {
+        let provider: Arc<dyn BatchProvider> = match self.kind {
             Kind::Anthropic => Arc::new(Anthropic::new(Transport::new(self, &super::anthropic::DIALECT)?)),
             Kind::OpenAi => Arc::new(OpenAi::new(Transport::new(self, &super::openai::DIALECT)?)),
-        })
+        };
+        Ok(Arc::new(Measured(provider)))
     }
 
     /// The adapter of a server without a batch API; it may want no key, and what is at a bare host is under `/v1`.

@@ -5,6 +5,8 @@ pub mod batches;
 pub mod cache;
 pub mod chunks;
 pub mod commit;
+pub mod gauges;
+
 pub mod idempotency;
 pub mod keys;
 pub mod pages;

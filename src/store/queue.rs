@@ -81,15 +81,4 @@ impl Store {
         call.key(queue).arg(member).arg(lease);
         Ok(call.invoke_async(&mut self.lease.clone()).await?)
     }
-
-    /// Depths for `/metrics`: delayed, claimed, pages to seal, chores, open batches.
-    pub async fn depths(&self) -> Result<[(&'static str, u64); 5], StoreError> {
-        let keys = &self.keys;
-        let mut pipe = redis::pipe();
-        for key in [keys.delayed(), keys.claimed(), keys.seal(), keys.chores(), keys.open_batches()] {
-            pipe.zcard(key);
-        }
-        let (delayed, claimed, seal, chores, open) = pipe.query_async(&mut self.main.clone()).await?;
-        Ok([("delayed", delayed), ("claimed", claimed), ("seal", seal), ("chores", chores), ("open_batches", open)])
-    }
 }

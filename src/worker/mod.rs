@@ -49,12 +49,15 @@ async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, 
             Ok(Some(claim)) => {
                 idle = BUSY;
                 metrics::counter!("batchgate_claims_total").increment(1);
+                metrics::counter!("batchgate_reclaims_total").increment(u64::from(claim.reclaims > 0));
+                metrics::gauge!("batchgate_workers_busy").increment(1);
                 let seat = seats.keep(&claim.account);
                 let permit = Some(permit).filter(|_| seat.is_none());
                 let gateway = Arc::clone(&gateway);
                 let step_tasks = tasks.clone();
                 tasks.spawn(async move {
                     work(&gateway, &step_tasks, claim, seat).await;
+                    metrics::gauge!("batchgate_workers_busy").decrement(1);
                     drop(permit);
                 });
             }

@@ -11,7 +11,9 @@ use crate::{
     },
     store::{StoreError, queue::Claim},
 };
+use std::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 /// Steps taken in one claim before it is looked at anew: a chunk passes at most through all its states.
 const MAX_STEPS: usize = 12;
@@ -48,21 +50,45 @@ async fn one(
     if claim.reclaims >= poison::MAX_RECLAIMS && claim.reclaims != chunk.backed_off {
         return poison::set_apart(&held, claim.reclaims).await;
     }
-    match &chunk.state {
-        ChunkState::Planned => match gateway.providers.get(&chunk.lane.account) {
-            Some(Provider::Online(_)) => online::begin(&held).await,
-            Some(Provider::Batch(_)) | None => dispatch::submit(&held).await,
+    let verb = verb(&chunk.state);
+    let span = tracing::info_span!("step", verb, chunk = %id, account = %chunk.lane.account);
+    let began = Instant::now();
+    let done = step(&held, seat, drain).instrument(span).await;
+    metrics::histogram!("batchgate_step_seconds", "verb" => verb).record(began.elapsed().as_secs_f64());
+    let outcome = if done.is_ok() { "done" } else { "failed" };
+    metrics::counter!("batchgate_steps_total", "verb" => verb, "outcome" => outcome).increment(1);
+    done
+}
+
+/// What a chunk in this state is stepped by: the word in spans and metrics.
+fn verb(state: &ChunkState) -> &'static str {
+    match state {
+        ChunkState::Planned => "submit",
+        ChunkState::Asking => "ask",
+        ChunkState::Submitting { .. } => "doubt",
+        ChunkState::InDoubt { .. } => "look",
+        ChunkState::Running { .. } => "poll",
+        ChunkState::Harvested { .. } => "harvest",
+        ChunkState::Settled => "settled",
+    }
+}
+
+async fn step(held: &Held<'_>, seat: &mut Option<Seat>, drain: &CancellationToken) -> Result<After, StoreError> {
+    match &held.chunk.state {
+        ChunkState::Planned => match held.gateway.providers.get(&held.chunk.lane.account) {
+            Some(Provider::Online(_)) => online::begin(held).await,
+            Some(Provider::Batch(_)) | None => dispatch::submit(held).await,
         },
-        ChunkState::Asking => online::ask(&held, seat.take(), drain).await,
-        ChunkState::Submitting { newest_before } => dispatch::doubt(&held, newest_before.clone()).await,
-        ChunkState::InDoubt { newest_before, looks } => dispatch::look(&held, newest_before.as_ref(), *looks).await,
-        ChunkState::Running { remote, adopted } => collect::poll(&held, remote, adopted.as_ref()).await,
+        ChunkState::Asking => online::ask(held, seat.take(), drain).await,
+        ChunkState::Submitting { newest_before } => dispatch::doubt(held, newest_before.clone()).await,
+        ChunkState::InDoubt { newest_before, looks } => dispatch::look(held, newest_before.as_ref(), *looks).await,
+        ChunkState::Running { remote, adopted } => collect::poll(held, remote, adopted.as_ref()).await,
         ChunkState::Harvested { remote, sources, looked, adopted } => {
             let found = Found { remote, sources, looked: *looked, adopted: adopted.as_ref() };
-            collect::harvest(&held, found).await
+            collect::harvest(held, found).await
         }
         ChunkState::Settled => {
-            gateway.store.forget_claim(&claim.lease).await?;
+            held.gateway.store.forget_claim(held.lease).await?;
             Ok(After::Finished)
         }
     }

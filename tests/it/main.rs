@@ -8,3 +8,4 @@ mod faults;
 mod path;
 mod provider_contract;
 mod support;
+mod telemetry;

@@ -10,8 +10,10 @@ local fields = {}
 for i = 9, #ARGV do fields[#fields + 1] = ARGV[i] end
 redis.call('HSET', KEYS[2], unpack(fields))
 redis.call('ZADD', KEYS[3], ARGV[2], ARGV[1])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 for n = 0, tonumber(ARGV[3]) - 1 do
-  redis.call('ZADD', KEYS[5], 0, ARGV[1] .. '.' .. n)
+  redis.call('ZADD', KEYS[5], now, ARGV[1] .. '.' .. n)
 end
 if ARGV[7] == '' then
   redis.call('ZADD', KEYS[4], ARGV[2], ARGV[1])

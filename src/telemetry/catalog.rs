@@ -1,0 +1,109 @@
+//! Every metric of the process: its name, its kind, its labels, and what it tells. A test holds the list against the
+//! code both ways; another holds the alerts and the board against the list.
+//!
+//! Labels come from closed sets: routes, status words, states, loops, and the accounts of the configuration. Never a team
+//! or a batch: their number has no bound.
+
+/// What kind of metric it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub labels: &'static [&'static str],
+    pub help: &'static str,
+}
+
+const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Counter, labels, help }
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, labels, help }
+}
+
+const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Histogram, labels, help }
+}
+
+/// In the order in which a batch meets them; the state of the process and of Redis first.
+pub const METRICS: &[Metric] = &[
+    gauge("batchgate_build_info", &["version"], "Always 1; the version is the label"),
+    gauge("batchgate_resident_memory_bytes", &[], "Memory of this process that is in use"),
+    gauge("batchgate_loop_last_tick_seconds", &["loop"], "Since a worker loop last went round; above 60 it is stuck"),
+    counter("batchgate_loop_ticks_total", &["loop"], "Rounds of the worker's loops"),
+    counter("batchgate_loop_errors_total", &["loop"], "Rounds that failed, and were tried again after a second"),
+    gauge("batchgate_redis_up", &[], "1 if Redis answered when this page was drawn"),
+    gauge("batchgate_redis_memory_bytes", &[], "Redis's used_memory"),
+    gauge("batchgate_redis_memory_max_bytes", &[], "Redis's maxmemory; 0 is no bound"),
+    gauge("batchgate_queue_depth", &["queue"], "Members of a queue, due or not"),
+    gauge("batchgate_queue_oldest_seconds", &["queue"], "Since the oldest due member of a queue was due; 0 if none is"),
+    // The door.
+    counter("batchgate_http_requests_total", &["route", "status"], "Requests answered"),
+    histogram("batchgate_http_request_seconds", &["route"], "From a request's head to its answer's head"),
+    counter("batchgate_http_received_bytes_total", &[], "Bytes of POST bodies, as they came"),
+    gauge("batchgate_uploads_open", &[], "Bodies being read now"),
+    counter("batchgate_batches_accepted_total", &[], "Batches that came to exist"),
+    counter("batchgate_prompts_accepted_total", &[], "Results asked for by them, cached ones included"),
+    counter("batchgate_cache_hits_total", &[], "Questions the cache could answer at accept"),
+    counter("batchgate_cache_misses_total", &[], "Questions it could not"),
+    counter("batchgate_cache_suspect_total", &[], "Cache entries that did not answer their key, and were set aside"),
+    // The worker.
+    counter("batchgate_claims_total", &[], "Chunks taken to work on"),
+    counter("batchgate_reclaims_total", &[], "Of these, chunks whose last claim had run out"),
+    gauge("batchgate_workers_busy", &[], "Chunks in this process's hands"),
+    counter("batchgate_steps_total", &["verb", "outcome"], "Steps of chunks: done, failed"),
+    counter(
+        "batchgate_steps_failed_total",
+        &[],
+        "Steps that failed or panicked; the claim runs out, and it is tried again",
+    ),
+    histogram("batchgate_step_seconds", &["verb"], "Time of one step"),
+    counter("batchgate_fences_lost_total", &[], "Writes refused because another dispatch holds the chunk"),
+    counter("batchgate_poison_chunks_total", &[], "Chunks set apart because their claims ran out again and again"),
+    counter("batchgate_dead_letters_total", &[], "Queue members nobody could read"),
+    // The providers.
+    counter("batchgate_submits_total", &["outcome"], "Creates: created, not_created, in_doubt"),
+    counter("batchgate_doubts_total", &["outcome"], "Doubts settled by looking: found, not_found"),
+    histogram(
+        "batchgate_provider_call_seconds",
+        &["account", "call"],
+        "Time of one provider call, retries not included",
+    ),
+    counter(
+        "batchgate_provider_call_failures_total",
+        &["account"],
+        "Provider calls that failed and are made again later",
+    ),
+    counter("batchgate_back_pressure_total", &[], "Chunks refused for an enqueued-token limit, and sent again later"),
+    counter("batchgate_unknown_status_total", &["provider"], "Batch status words nobody knew; taken as still running"),
+    counter("batchgate_broken_lines_total", &["provider"], "Result lines that could not be read"),
+    counter("batchgate_stray_lines_total", &[], "Result lines that name no question of the chunk"),
+    counter("batchgate_harvests_total", &["outcome"], "Results read to their end: complete, incomplete"),
+    counter("batchgate_harvested_bytes_total", &[], "Bytes of answers, as the providers sent them"),
+    // Servers that are asked one by one.
+    counter("batchgate_online_requests_total", &["account", "outcome"], "Requests: answered, failed, again, trouble"),
+    counter("batchgate_online_reasked_total", &[], "Requests that may have been worked on, and whose answer was lost"),
+    gauge("batchgate_online_limit", &["account"], "Requests that may be in the air, where the limit adapts"),
+    // Commit and seal.
+    counter("batchgate_commits_total", &[], "Chunks settled, each in one transaction"),
+    histogram("batchgate_commit_seconds", &[], "Time of that transaction"),
+    histogram("batchgate_commit_answers", &[], "Answers in it"),
+    counter("batchgate_results_total", &["status"], "Results settled by commits: succeeded, failed, canceled, expired"),
+    counter("batchgate_rebought_total", &[], "Questions asked again that may have been billed before"),
+    counter("batchgate_pages_sealed_total", &[], "Result pages sealed"),
+    histogram("batchgate_seal_seconds", &[], "Time to write and seal one"),
+    counter("batchgate_batches_ended_total", &[], "Batches that ended"),
+];
+
+/// Upper bounds of the buckets of histograms of seconds: from a Redis command to a provider's slowest answer.
+pub(super) const SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+/// Of answers per commit.
+pub(super) const ANSWERS: &[f64] = &[1.0, 10.0, 100.0, 500.0, 1_000.0, 2_500.0, 5_000.0, 10_000.0, 50_000.0, 100_000.0];
