@@ -23,6 +23,9 @@
 //! [`pipeline::read`] reads. What ended without an answer is kept by the sealer, and [`pipeline::retry`] makes a new batch
 //! of it.
 //!
+//! Where a server has no batches, [`pipeline::online`] asks a chunk's prompts one by one in their place, and notes what is
+//! said as it comes ([`store::said`]).
+//!
 //! # What is not here
 //!
 //! * No function takes a list of prompts and a list of results. Results are entered into a [`domain::chunk::Ledger`]

@@ -1,7 +1,8 @@
 //! Asks the prompts of a chunk one by one, where a server has no batches. The chunk is a group: small, and settled whole.
 //!
-//! What is said is noted in Redis as it comes ([`crate::store::said`]), so the next dispatch goes on where this one ended,
-//! and whatever kills the process costs no more than what was in the air. A request is made once per round; what is worth
+//! What is said is noted in Redis as it comes ([`crate::store::said`]), so the next dispatch goes on where this one ended.
+//! A request keeps its seat until its answer is noted: whatever kills the process costs at most as many answers as there
+//! are seats. A request is made once per round; what is worth
 //! asking again waits for the next round, and a server in trouble ends the round: nothing sleeps with a chunk in hand.
 
 pub mod desk;
@@ -31,7 +32,7 @@ use crate::{
 };
 use bytes::Bytes;
 use desk::{Desk, Seat};
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use std::{collections::HashMap, future::Future, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -39,10 +40,8 @@ use tokio_util::sync::CancellationToken;
 /// Prompts of a chunk, or as many as may be in the air: a million prompts make less than the ten thousand chunks a batch
 /// may have, and what is answered shows soon.
 pub const GROUP: usize = 128;
-/// Words are noted once there are so many, or so many bytes of answers, or the first is so old.
-const NOTE_WORDS: usize = 32;
+/// Answers that arrived while the last ones were noted are noted together, up to so many bytes.
 const NOTE_BYTES: usize = 1 << 20;
-const NOTE_AFTER: Duration = Duration::from_millis(100);
 /// How often a round looks whether its batch still wants answers.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long what is in the air is waited for once nobody wants more: at a cancel or deadline, and when the process ends
@@ -174,7 +173,14 @@ impl Stop {
     }
 }
 
-type Request = Pin<Box<dyn Future<Output = (String, Asked)> + Send>>;
+/// What a request brought: the wire id of its question, the outcome, and its seat.
+struct Heard {
+    id: String,
+    asked: Asked,
+    seat: Seat,
+}
+
+type Request = Pin<Box<dyn Future<Output = Heard> + Send>>;
 
 struct Round<'a> {
     held: &'a Held<'a>,
@@ -182,15 +188,17 @@ struct Round<'a> {
     ids: WireIds,
     said: HashMap<CacheKey, Word>,
     air: FuturesUnordered<Request>,
+    /// To be noted, with the seats of their requests.
     group: Vec<Saying>,
     group_bytes: usize,
-    /// When the group must be noted.
-    due: Option<Instant>,
+    seats: Vec<Seat>,
     stop: Option<Stop>,
     /// Set with `stop`: what is in the air then is dropped.
     give_up: Option<Instant>,
     /// Somebody answered in this round.
     heard: bool,
+    /// Until then the chunk is certainly ours: a process that was asleep for longer than its lease asks nothing more.
+    sure_until: Instant,
 }
 
 impl<'a> Round<'a> {
@@ -203,10 +211,11 @@ impl<'a> Round<'a> {
             air: FuturesUnordered::new(),
             group: Vec::new(),
             group_bytes: 0,
-            due: None,
+            seats: Vec::new(),
             stop: None,
             give_up: None,
             heard: false,
+            sure_until: Instant::now(),
         }
     }
 
@@ -232,24 +241,26 @@ impl<'a> Round<'a> {
                 break;
             }
             tokio::select! {
-                Some((id, asked)) = self.air.next() => self.take(&id, asked).await?,
-                taken = take_seat(self.desk, &mut seat), if more => match (self.desk.rest_left(), next.take()) {
-                    (Some(wait), _) => self.stop_for(Stop::Rest(wait)),
-                    (None, Some(line)) => {
+                Some(heard) = self.air.next() => {
+                    self.take(heard)?;
+                    while self.group_bytes < NOTE_BYTES && let Some(Some(heard)) = self.air.next().now_or_never() {
+                        self.take(heard)?;
+                    }
+                    self.note().await?;
+                }
+                taken = take_seat(self.desk, &mut seat), if more => {
+                    if self.may_ask().await? && let Some(line) = next.take() {
                         self.air.push(request(self.desk, self.held.chunk.lane.endpoint, line, taken));
                         next = read(lines.next().await)?;
                     }
-                    (None, None) => {}
-                },
+                }
                 _ = look.tick() => self.look(began).await?,
                 () = drain.cancelled(), if !matches!(self.stop, Some(Stop::Ending(_) | Stop::Drain | Stop::Lost)) => {
                     self.stop_for(Stop::Drain);
                 }
-                () = sleep_until(self.due.unwrap_or(far)), if self.due.is_some() => self.flush().await?,
                 () = sleep_until(self.give_up.unwrap_or(far)), if self.give_up.is_some() => break,
             }
         }
-        self.flush().await?;
         let dropped = self.air.len();
         if dropped > 0 {
             tracing::warn!(chunk = %self.held.chunk.id, dropped, why = ?self.stop, "requests in the air were dropped");
@@ -261,6 +272,26 @@ impl<'a> Round<'a> {
     fn stop_for(&mut self, stop: Stop) {
         self.stop = Some(stop);
         self.give_up = stop.patience().map(|patience| Instant::now() + patience);
+    }
+
+    /// Is the server to be asked, and by us? If not, the round stops.
+    async fn may_ask(&mut self) -> Result<bool, StoreError> {
+        if let Some(wait) = self.desk.rest_left() {
+            self.stop_for(Stop::Rest(wait));
+        } else if self.sure_until < Instant::now() {
+            let at = Instant::now();
+            if self.held.gateway.store.holds(self.held.lease).await? {
+                self.sure(at);
+            } else {
+                self.stop_for(Stop::Lost);
+            }
+        }
+        Ok(self.stop.is_none())
+    }
+
+    /// The chunk was ours when Redis was asked, at `at`, and a claim outlives two thirds of a lease without its renewal.
+    fn sure(&mut self, at: Instant) {
+        self.sure_until = at + self.held.gateway.settings.lease / 2;
     }
 
     /// Does the batch still want answers?
@@ -276,8 +307,8 @@ impl<'a> Round<'a> {
     }
 
     /// Enters what a request brought.
-    async fn take(&mut self, id: &str, asked: Asked) -> Result<(), StoreError> {
-        let Some(key) = self.ids.read(id) else {
+    fn take(&mut self, Heard { id, asked, seat }: Heard) -> Result<(), StoreError> {
+        let Some(key) = self.ids.read(&id) else {
             return Err(StoreError::corrupt("a wire id of ours", "names no question"));
         };
         let (word, packed) = match asked {
@@ -304,10 +335,7 @@ impl<'a> Round<'a> {
         self.group_bytes += packed.as_ref().map_or(0, Vec::len);
         self.said.insert(key, word.clone());
         self.group.push(Saying { key, word, packed });
-        self.due.get_or_insert(Instant::now() + NOTE_AFTER);
-        if self.group.len() >= NOTE_WORDS || self.group_bytes >= NOTE_BYTES {
-            self.flush().await?;
-        }
+        self.seats.push(seat);
         Ok(())
     }
 
@@ -337,22 +365,23 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Notes what was said. Redis away or full is waited for: what is in hand is paid for.
-    async fn flush(&mut self) -> Result<(), StoreError> {
-        (self.due, self.group_bytes) = (None, 0);
-        let group = std::mem::take(&mut self.group);
+    /// Notes what was said, and leaves the seats. Redis away or full is waited for: what is in hand is paid for.
+    async fn note(&mut self) -> Result<(), StoreError> {
+        self.group_bytes = 0;
+        let (group, seats) = (std::mem::take(&mut self.group), std::mem::take(&mut self.seats));
         if group.is_empty() || matches!(self.stop, Some(Stop::Lost)) {
             return Ok(());
         }
         let mut tries = 0;
-        let noted = loop {
+        let (at, noted) = loop {
+            let at = Instant::now();
             match self.held.gateway.store.note_said(self.held.lease, &group).await {
                 Err(StoreError::Away(error)) if tries < NOTE_TRIES => {
                     tries += 1;
                     tracing::warn!(chunk = %self.held.chunk.id, %error, tries, "note answers; again shortly");
                     tokio::time::sleep(NOTE_AGAIN).await;
                 }
-                other => break other?,
+                other => break (at, other?),
             }
         };
         if !noted {
@@ -361,6 +390,8 @@ impl<'a> Round<'a> {
             reasked(group.len() as u64);
             self.stop_for(Stop::Lost);
         }
+        self.sure(at);
+        drop(seats);
         Ok(())
     }
 
@@ -387,14 +418,13 @@ async fn take_seat(desk: &Arc<Desk>, seat: &mut Option<Seat>) -> Seat {
     }
 }
 
-/// One request, with its seat until it has ended.
+/// One request.
 fn request(desk: &Arc<Desk>, endpoint: Endpoint, line: OutLine, seat: Seat) -> Request {
     let desk = Arc::clone(desk);
     Box::pin(async move {
         let OutLine { custom_id, body } = line;
         let asked = timed(&desk, endpoint, body).await;
-        drop(seat);
-        (custom_id, asked)
+        Heard { id: custom_id, asked, seat }
     })
 }
 
@@ -413,6 +443,8 @@ async fn timed(desk: &Desk, endpoint: Endpoint, body: Bytes) -> Asked {
         Asked::Trouble(_) => {} // the round says for how long it is left alone
     }
     let account = desk.provider.account().to_owned();
+    metrics::histogram!("batchgate_provider_call_seconds", "account" => account.clone(), "call" => "ask")
+        .record(began.elapsed().as_secs_f64());
     metrics::counter!("batchgate_online_requests_total", "account" => account, "outcome" => outcome).increment(1);
     asked
 }

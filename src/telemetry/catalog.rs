@@ -104,6 +104,10 @@ pub const METRICS: &[Metric] = &[
     counter("batchgate_stray_lines_total", &[], "Result lines that name no question of the chunk"),
     counter("batchgate_harvests_total", &["outcome"], "Results read to their end: complete, incomplete"),
     counter("batchgate_harvested_bytes_total", &[], "Bytes of answers, as the providers sent them"),
+    // Servers that are asked one by one.
+    counter("batchgate_online_requests_total", &["account", "outcome"], "Requests: answered, failed, again, trouble"),
+    counter("batchgate_online_reasked_total", &[], "Requests that may have been worked on, and whose answer was lost"),
+    gauge("batchgate_online_limit", &["account"], "Requests that may be in the air, where the limit adapts"),
     // Commit and seal.
     counter("batchgate_commits_total", &[], "Chunks settled, each in one transaction"),
     histogram("batchgate_commit_seconds", &[], "Time of that transaction"),

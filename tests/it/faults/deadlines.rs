@@ -20,12 +20,12 @@ fn batch() -> Batch {
 }
 
 /// Moves the deadline of every chunk to so many minutes ago.
-async fn pass_deadline(world: &World, minutes_ago: u64) {
+pub(super) async fn pass_deadline(world: &World, minutes_ago: u64) {
     let time: Vec<u64> = world.redis.command(&["TIME"]).await;
     let deadline = (time[0] * 1_000 - minutes_ago * 60_000).to_string();
     let mut moved = 0;
     for key in world.redis.keys().await.into_keys() {
-        if key.starts_with("{default}:k:") && !key.ends_with(":items") && !key.ends_with(":fence") {
+        if key.strip_prefix("{default}:k:").is_some_and(|rest| !rest.contains(':')) {
             world.redis.command::<i64>(&["HSET", &key, "deadline", &deadline]).await;
             moved += 1;
         }

@@ -9,6 +9,7 @@ mod deadlines;
 mod downloads;
 mod drains;
 mod lines;
+mod online;
 mod poison;
 mod rates;
 mod redis_away;

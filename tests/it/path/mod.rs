@@ -17,6 +17,7 @@ mod large;
 mod listing;
 mod max_age;
 mod on_invalid;
+mod online;
 mod origin;
 mod reading;
 mod retrying;

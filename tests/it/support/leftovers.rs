@@ -57,7 +57,7 @@ fn lifetime(key: &str) -> Option<Life> {
         ["b", _] | ["b", _, "pages" | "starts" | "unanswered"] | ["b", _, "p" | "r", ..] | ["t", _] | ["chores"] => {
             Some(Life::Kept)
         }
-        ["k", ..] if !key.ends_with(":items") && !key.ends_with(":fence") => Some(Life::Kept),
+        ["k", _] => Some(Life::Kept),
         _ => None,
     }
 }

@@ -67,6 +67,12 @@ impl Sim {
         self.post("reset", &json!({})).await;
     }
 
+    /// Where it listens.
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
+        let address = self.base.strip_prefix("http://").expect("it speaks HTTP");
+        address.parse().expect("it listens at an address")
+    }
+
     /// Adds fault rules: one or a list.
     pub(crate) async fn fault(&self, rules: Value) {
         self.post("faults", &rules).await;
@@ -110,6 +116,12 @@ impl Sim {
     pub(crate) async fn billed(&self) -> Vec<Value> {
         let ledger = self.get("ledger?parts=billed").await;
         ledger["billed"].as_array().expect("the ledger has rows").clone()
+    }
+
+    /// How many calls of a route (`openai:chat.completions`) were in hand at most.
+    pub(crate) async fn most_at_once(&self, route: &str) -> u64 {
+        let totals = self.get("ledger?parts=totals").await;
+        totals["totals"]["peak_in_flight"][route].as_u64().unwrap_or_else(|| panic!("no such route: {totals}"))
     }
 
     /// The calls of one route so far (`batches.create`, ...), of both providers.

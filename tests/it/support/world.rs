@@ -40,6 +40,13 @@ impl World {
         World { gateways: Vec::new(), sim, redis, env, started: 0, dir }
     }
 
+    /// Gateways started from here on read this file.
+    pub(crate) fn configure(&mut self, file: &str) {
+        let path = self.dir.path().join("batchgate.toml");
+        std::fs::write(&path, file).expect("the world's directory is writable");
+        self.env.insert("BATCHGATE_CONFIG".to_owned(), path.display().to_string());
+    }
+
     /// Starts one more gateway on the same Redis.
     pub(crate) async fn start_gateway(&mut self) -> &mut Gateway {
         let name = format!("gateway-{}", self.started);
