@@ -20,6 +20,12 @@ impl BatchId {
         self.0.simple().to_string()
     }
 
+    /// When it was created, in Unix milliseconds: what the id begins with. None for an id no batch of ours has.
+    pub fn created_at(&self) -> Option<u64> {
+        let (seconds, nanos) = self.0.get_timestamp()?.to_unix();
+        Some(seconds * 1_000 + u64::from(nanos) / 1_000_000)
+    }
+
     pub fn from_hex(text: &str) -> Option<BatchId> {
         let strict = text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         strict.then(|| Uuid::try_parse(text).ok().map(BatchId)).flatten()

@@ -50,7 +50,7 @@ impl Store {
             queues.push(Queue { name, depth, oldest: Some(since(now, due)) });
         }
         let heads = self.heads(&ready).await?;
-        let created = heads.iter().filter_map(|(_, head)| Some(ChunkId::parse(&head.first()?.0)?.batch.created_at()));
+        let created = heads.iter().filter_map(|(_, head)| ChunkId::parse(&head.first()?.0)?.batch.created_at());
         let oldest = Some(created.min().map_or(Duration::ZERO, |at| since(now, at)));
         queues.push(Queue { name: "ready", depth: heads.iter().map(|(depth, _)| depth).sum(), oldest });
         queues.push(Queue { name: "dead_letters", depth: dead, oldest: None });
