@@ -4,9 +4,15 @@
 //! Creates and reads are told apart: a spent account still lets its batches be read, and with a revoked first key the
 //! others still read. A refused create closes creates; a refused read, for which every key was tried, closes both.
 
-use crate::clock::Millis;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+/// Unix milliseconds, or a number of them.
+pub(super) type Millis = u64;
+
+fn millis(duration: Duration) -> Millis {
+    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
+}
 
 /// Why prompts wait; the words clients read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +75,7 @@ pub struct Probing {
 
 impl Probing {
     fn wait(&self, failures: u32) -> Millis {
-        crate::clock::millis(self.first.saturating_mul(1 << failures.min(20)).min(self.last))
+        millis(self.first.saturating_mul(1 << failures.min(20)).min(self.last))
     }
 }
 
@@ -143,7 +149,7 @@ impl Gate {
             return held;
         }
         dispatch.clone_into(&mut pause.prober);
-        pause.probe_at = now + crate::clock::millis(probing.lease);
+        pause.probe_at = now + millis(probing.lease);
         Pass::Probe
     }
 

@@ -4,7 +4,7 @@
 //! Without a refusal there is no limit. A refusal cuts it to three quarters of what the others had in flight; each
 //! window in which the budget was used and nothing refused gives an eighth back.
 
-use crate::clock::Millis;
+use super::account::Millis;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
