@@ -1,5 +1,5 @@
 """Runs schemathesis against a live gateway: open, then with a key. A world of its own; nothing leaves the machine."""
-import contextlib, hashlib, json, os, pathlib, re, subprocess, sys, tempfile, time
+import contextlib, hashlib, os, pathlib, re, signal, subprocess, sys, tempfile, time
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -51,6 +51,7 @@ def schemathesis(address, home, arguments, **env):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # and take the children along
     with contextlib.ExitStack() as stack:
         home = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="contract-")))
         redis = ["redis-server", "--port", "0", "--save", "", "--unixsocket", str(home / "redis.sock")]
@@ -62,7 +63,8 @@ def main():
             failed |= schemathesis(address, home, ALL_OF_IT)
         digest = "sha256:" + hashlib.sha256(KEY.encode()).hexdigest()
         with gateway("keyed", home, sim, BATCHGATE_KEY_HASHES=digest) as address:
-            failed |= schemathesis(address, home, ["-H", f"Authorization: Bearer {KEY}", *FOR_THE_KEY], CONTRACT_KEYED="1")
+            with_key = ["-H", f"Authorization: Bearer {KEY}", *FOR_THE_KEY]
+            failed |= schemathesis(address, home, with_key, CONTRACT_KEYED="1")
         for name in ["open", "keyed"]:
             log = (home / f"{name}.log").read_text(errors="replace")
             failed |= report(name, log)
