@@ -93,7 +93,8 @@ fn wrong_values_are_problems_with_their_place() {
         (r#"{"a/b":1}"#, "/a~1b"),
         (r#"{"deadline":"59m"}"#, "/deadline"),
         (r#"{"deadline":72}"#, "/deadline"),
-        (r#"{"run":"x"}"#, "/run"),
+        (r#"{"run":"x~"}"#, "/run"),
+        (r#"{"run":5}"#, "/run"),
         (r#"{"on_invalid":"fail"}"#, "/on_invalid"),
         (r#"{"batch":{"model":"x"}}"#, "/batch"),
     ] {
