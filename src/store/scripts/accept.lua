@@ -21,7 +21,7 @@ if ARGV[7] == '' then
 else
   redis.call('ZADD', KEYS[6], tonumber(ARGV[7]) + tonumber(ARGV[8]), 'batch:' .. ARGV[1])
 end
-if ARGV[9] ~= '' then redis.call('ZADD', KEYS[6], 0, ARGV[9]) end
+if ARGV[9] ~= '' then redis.call('ZADD', KEYS[6], now, ARGV[9]) end
 if ARGV[4] ~= '' then redis.call('SET', KEYS[7], ARGV[4], 'PX', ARGV[5]) end
 redis.call('DEL', KEYS[8])
 redis.call('ZREM', KEYS[6], 'upload:' .. ARGV[1])
