@@ -34,7 +34,7 @@ LABEL org.opencontainers.image.title="batchgate" \
 # The providers' certificates are checked against Debian's bundle.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin
 # Stripped by the release profile.
 COPY --from=build /build/target/release/batchgate /usr/local/bin/batchgate
 # A number, so that an orchestrator can see that it is not root; it owns no file of the image.
