@@ -4,8 +4,6 @@
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /build
 ENV CARGO_TERM_COLOR=never
-# --build-arg FEATURES=otel: with the export of spans to a collector.
-ARG FEATURES=""
 
 # The dependencies are fetched and built in layers of their own, which only Cargo.toml and Cargo.lock can make stale:
 # a change of our sources compiles our crate and nothing else. (A cache mount would do the same for one machine, but
@@ -17,14 +15,14 @@ RUN mkdir src benches tests \
     && touch src/lib.rs \
     && awk -F '"' '/^\[/ { kind = "" } /^\[\[bench/ { kind = "benches/" } /^\[\[test/ { kind = "tests/" } /^name/ && kind { print kind $2 ".rs" }' Cargo.toml | xargs --no-run-if-empty touch \
     && cargo fetch --locked --target "$(rustc --print host-tuple)"
-RUN cargo build --release --locked --offline --bin batchgate --features "$FEATURES"
+RUN cargo build --release --locked --offline --bin batchgate
 
 COPY openapi.yaml ./
 COPY samples samples
 COPY src src
 # Cargo goes by time stamps, and those of a checkout may be older than the layer above.
 RUN touch src/main.rs src/lib.rs \
-    && cargo build --release --locked --offline --bin batchgate --features "$FEATURES" \
+    && cargo build --release --locked --offline --bin batchgate \
     && target/release/batchgate --version
 
 FROM debian:bookworm-slim

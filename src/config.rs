@@ -45,7 +45,7 @@ pub struct Config {
     /// `BATCHGATE_METRICS_LISTEN`: `/metrics` on a listener of its own, without a key; absent: beside the API, with one.
     pub metrics_listen: Option<SocketAddr>,
     /// `BATCHGATE_OTLP_ENDPOINT`: an OpenTelemetry collector that gets the spans, as in `http://127.0.0.1:4318`; absent:
-    /// none. Needs a build with the feature `otel`.
+    /// none. Needs a build with the feature `otel`, which is on by default.
     pub collector: Option<String>,
     /// `BATCHGATE_LOG` (info): a tracing filter.
     pub log: String,

@@ -1,4 +1,4 @@
-//! With the feature `otel`, spans leave for a collector: a gateway that answers one request tells it of that request.
+//! Spans leave for a collector: a gateway that answers one request tells it of that request.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

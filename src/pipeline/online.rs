@@ -9,12 +9,15 @@ pub mod desk;
 pub mod limit;
 
 use super::{
-    Gateway, Provider, commit,
+    Gateway, Provider, account,
+    account::Move,
+    commit,
     dispatch::{After, Held, no_provider, open_lines},
 };
 use crate::{
     clock::{self, Millis},
-    domain::{
+        domain::{
+        account::Call,
         chunk::{ChunkState, Item, Ledger, Verdict, WireIds},
         key::CacheKey,
         outcome::{Ending, Failure, FailureCode, Outcome},
@@ -76,6 +79,10 @@ pub async fn ask(held: &Held<'_>, seat: Option<Seat>, drain: &CancellationToken)
     if let Some(ending) = held.ending {
         return settle(held, items, &said, Some(ending)).await;
     }
+        let passage = match account::enter(held, Call::Create).await? {
+        Ok(passage) => passage,
+        Err(after) => return Ok(after),
+    };
     let mut left: Vec<Item> =
         items.iter().filter(|item| !said.get(&item.key).is_some_and(Word::is_last)).cloned().collect();
     // Another order each time: one prompt a server chokes on must not always be the first.
@@ -83,7 +90,10 @@ pub async fn ask(held: &Held<'_>, seat: Option<Seat>, drain: &CancellationToken)
     left.rotate_left(turn);
     let mut round = Round::new(held, desk, said);
     let stop = round.run(&left, seat, drain).await?;
-    let Round { said, heard, .. } = round;
+        let Round { said, heard, shut, .. } = round;
+    if heard {
+        passage.answered(held).await?;
+    }
     match stop {
         Stop::Lost => Ok(After::Finished),
         Stop::Ending(ending) => settle(held, items, &said, Some(ending)).await,
@@ -91,7 +101,14 @@ pub async fn ask(held: &Held<'_>, seat: Option<Seat>, drain: &CancellationToken)
             settle(held, items, &said, None).await
         }
         Stop::Done => give_back(held, heard, retry_wait(held.gateway, &said)).await,
-        Stop::Rest(wait) => give_back(held, heard, wait).await,
+                Stop::Rest(wait) => match shut {
+            Some(error) => {
+                let state = &held.chunk.state;
+                account::failed(held, Call::Create, &error, Move { from: state, to: state, fields: Vec::new() }).await
+            }
+            None => give_back(held, heard, wait).await,
+        },
+
         Stop::Drain => give_back(held, heard, Duration::ZERO).await,
     }
 }
@@ -195,8 +212,10 @@ struct Round<'a> {
     stop: Option<Stop>,
     /// Set with `stop`: what is in the air then is dropped.
     give_up: Option<Instant>,
-    /// Somebody answered in this round.
+        /// Somebody answered in this round.
     heard: bool,
+    /// The refusal that only an operator can cure: it pauses the account.
+    shut: Option<CallError>,
     /// Until then the chunk is certainly ours: a process that was asleep for longer than its lease asks nothing more.
     sure_until: Instant,
 }
@@ -214,7 +233,9 @@ impl<'a> Round<'a> {
             seats: Vec::new(),
             stop: None,
             give_up: None,
-            heard: false,
+                        heard: false,
+            shut: None,
+
             sure_until: Instant::now(),
         }
     }
@@ -327,7 +348,7 @@ impl<'a> Round<'a> {
                 (self.tried(&key, failure), None)
             }
             Asked::Trouble(error) => {
-                self.trouble(&error);
+                                self.trouble(error);
                 return Ok(());
             }
         };
@@ -350,10 +371,11 @@ impl<'a> Round<'a> {
     }
 
     /// The server is to be left alone; what is in the air is waited for.
-    fn trouble(&mut self, error: &CallError) {
-        let wait = match error {
+        fn trouble(&mut self, error: CallError) {
+        let wait = match &error {
             CallError::Again { after, .. } => self.desk.rest(*after),
-            CallError::Paused { .. } | CallError::NotFound { .. } | CallError::Refused { .. } => {
+            CallError::Paused { .. } => Duration::ZERO, // the account's pause says when it is probed
+            CallError::NotFound { .. } | CallError::Refused { .. } => {
                 self.desk.rest(Some(self.held.gateway.settings.poll_max))
             }
         };
@@ -361,9 +383,13 @@ impl<'a> Round<'a> {
         tracing::warn!(%chunk, %account, error = error.head(), ?wait, "server in trouble; again later");
         metrics::counter!("batchgate_provider_call_failures_total", "account" => account.clone()).increment(1);
         if self.stop.is_none() || matches!(self.stop, Some(Stop::Rest(_))) {
-            self.stop_for(Stop::Rest(wait));
+                        self.stop_for(Stop::Rest(wait));
+        }
+        if matches!(error, CallError::Paused { .. }) {
+            self.shut = Some(error);
         }
     }
+
 
     /// Notes what was said, and leaves the seats. Redis away or full is waited for: what is in hand is paid for.
     async fn note(&mut self) -> Result<(), StoreError> {

@@ -8,6 +8,7 @@ use super::{
     pages::FrameRow,
     record::{self, StoredAnswer},
     runs::Row,
+    script,
 };
 use crate::{
     clock::{self, Millis},
@@ -100,15 +101,23 @@ impl Store {
         Ok(zadd.query_async(&mut self.main.clone()).await?)
     }
 
-    /// Stages packed answers ([`record::pack_cached`]) under the dispatch's token, with the cache's time to live, which a rename carries along.
-    pub async fn stage(&self, token: &Token, answers: &[(CacheKey, Vec<u8>)], ttl: Duration) -> Result<(), StoreError> {
-        let mut pipe = redis::pipe();
+        /// Stages packed answers ([`record::pack_cached`]) under the dispatch's token, with the cache's time to live, which a
+    /// rename carries along. False: another dispatch has the chunk, nothing was staged.
+    pub async fn stage(
+        &self,
+        lease: &Lease,
+        answers: &[(CacheKey, Vec<u8>)],
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
+        let mut call = script!("stage").prepare_invoke();
+        call.key(self.keys.fence(lease.chunk));
+        call.arg(lease.token.as_str()).arg(clock::millis(ttl.max(STAGED)));
         for (key, packed) in answers {
-            let kept = clock::millis(ttl.max(STAGED));
-            pipe.cmd("SET").arg(self.keys.staged(token, key)).arg(packed).arg("PX").arg(kept).ignore();
+            call.key(self.keys.staged(&lease.token, key)).arg(packed);
         }
-        Ok(pipe.query_async(&mut self.main.clone()).await?)
+        Ok(call.invoke_async::<u8>(&mut self.main.clone()).await? == 1)
     }
+
 
     /// Removes staged answers of a dispatch that lost its chunk: the chore that would have may have run already.
     pub async fn unstage(&self, token: &Token, keys: impl Iterator<Item = &CacheKey>) -> Result<(), StoreError> {

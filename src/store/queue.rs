@@ -75,6 +75,19 @@ impl Store {
         Ok(call.invoke_async(&mut self.lease.clone()).await?)
     }
 
+        /// Makes a leased member due again after a while, unless somebody has queued it again since.
+    pub(super) async fn postpone(
+        &self,
+        queue: &str,
+        member: &str,
+        lease: &str,
+        delay: Duration,
+    ) -> Result<(), StoreError> {
+        let mut call = script!("postpone").prepare_invoke();
+        call.key(queue).arg(member).arg(lease).arg(clock::millis(delay)).arg(self.skew_ms);
+        Ok(call.invoke_async(&mut self.lease.clone()).await?)
+    }
+
     /// Removes a leased member, unless somebody has queued it again since.
     pub(super) async fn done(&self, queue: &str, member: &str, lease: &str) -> Result<(), StoreError> {
         let mut call = script!("done").prepare_invoke();

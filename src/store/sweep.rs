@@ -56,8 +56,9 @@ impl Store {
         }
     }
 
-    /// Does a chore, or leaves it for later: its lease brings it back.
-    pub async fn do_chore(&self, chore: &Chore) -> Result<(), StoreError> {
+        /// Does a chore, or puts it off for `patience`, two leases: the chore of a dispatch that is still at work must come before
+    /// that of its batch's spool, which is due three leases after the end and takes the names of what was staged along.
+    pub async fn do_chore(&self, chore: &Chore, patience: Duration) -> Result<(), StoreError> {
         let finished = match &chore.what {
             What::Upload(batch) => self.sweep_upload(*batch).await?,
             What::Stage(chunk, token) => self.sweep_stage(*chunk, token).await?,
@@ -65,10 +66,12 @@ impl Store {
             What::Draws(batch) => self.sweep_draws(*batch).await?,
             What::Batch(batch) => self.sweep_batch(*batch).await?,
         };
+                let queue = self.keys.chores();
         if finished {
-            self.done(&self.keys.chores(), &chore.member, &chore.lease).await?;
+            self.done(&queue, &chore.member, &chore.lease).await
+        } else {
+            self.postpone(&queue, &chore.member, &chore.lease, patience).await
         }
-        Ok(())
     }
 
     async fn sweep_upload(&self, batch: BatchId) -> Result<bool, StoreError> {

@@ -131,7 +131,7 @@ async fn sweep_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
         beats.tick("sweep");
         match gateway.store.take_chore(Duration::from_secs(60)).await {
             Ok(Some(chore)) => {
-                if let Err(error) = gateway.store.do_chore(&chore).await {
+                if let Err(error) = gateway.store.do_chore(&chore, gateway.settings.lease * 2).await {
                     trouble("sweep", &error, tasks).await;
                 }
             }

@@ -15,7 +15,7 @@ use std::{
 /// Pages for people, and what they load: they change with their look, and no program should lean on them.
 const PAGES: [&str; 1] = ["/docs"];
 /// Headers that HTTP itself sends.
-const USUAL: [&str; 5] = ["content-type", "content-length", "transfer-encoding", "date", "vary"];
+const USUAL: [&str; 6] = ["content-type", "content-length", "content-encoding", "transfer-encoding", "date", "vary"];
 /// Larger answers are judged by their first lines only, or by the stories that made them large.
 const JUDGED_BYTES: usize = 1 << 20;
 const JUDGED_LINES: usize = 100;
