@@ -54,7 +54,6 @@ impl PrivateRedis {
     }
 
     /// True where a server was running already.
-    #[cfg_attr(not(test), expect(dead_code, reason = "serve says so when it finds its server alive"))]
     pub(crate) fn was_found(&self) -> bool {
         self.child.is_none()
     }

@@ -74,7 +74,9 @@ impl Default for Batch {
 
 impl Batch {
     pub(crate) fn read(object: &Value) -> anyhow::Result<Batch> {
-        Batch::deserialize(object).map_err(|error| anyhow::anyhow!("the gateway's batch object is not one: {error}"))
+        let batch = Batch::deserialize(object);
+        let batch = batch.map_err(|error| anyhow::anyhow!("the gateway's batch object is not one: {error}"))?;
+        Ok(Batch { id: inert(&batch.id).into_owned(), ..batch })
     }
 
     pub(crate) fn has_ended(&self) -> bool {

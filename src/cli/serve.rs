@@ -71,6 +71,10 @@ async fn redis(config: &Config) -> anyhow::Result<(Option<PrivateRedis>, String)
     let home = Path::new("batchgate-data");
     tracing::warn!(data = %home.display(), "BATCHGATE_REDIS_URL is not set: starting a private redis-server, with its data here");
     let private = PrivateRedis::start(home).await?;
+    if private.was_found() {
+        tracing::info!("a private redis-server is running here already: using it");
+    }
+
     let url = private.url();
     Ok((Some(private), url))
 }

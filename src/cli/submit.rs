@@ -99,6 +99,9 @@ pub(crate) struct BatchOptions {
     /// Count repeats over all batches of this run: NAME counts on, NAME~ATTEMPT begins anew in each attempt
     #[arg(long, value_name = "NAME~ATTEMPT")]
     run: Option<String>,
+    /// The batch ends after this in any case: 1h to 30d
+    #[arg(long, value_name = "DURATION")]
+    deadline: Option<String>,
     /// A label of yours, returned as given; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     metadata: Vec<(String, String)>,
@@ -109,7 +112,7 @@ impl BatchOptions {
     fn members(self) -> Map<String, Value> {
         let metadata: Map<String, Value> =
             self.metadata.into_iter().map(|(name, value)| (name, value.into())).collect();
-        let members: [(&str, Option<Value>); 12] = [
+        let members: [(&str, Option<Value>); 13] = [
             ("model", self.model.map(Value::from)),
             ("max_tokens", self.max_tokens.map(Value::from)),
             ("chunk", self.chunk.map(Value::from)),
@@ -120,6 +123,7 @@ impl BatchOptions {
             ("on_invalid", self.on_invalid.map(Value::from)),
             ("salt", self.salt.map(Value::from)),
             ("run", self.run.map(Value::from)),
+            ("deadline", self.deadline.map(Value::from)),
             ("params", self.params.map(Value::from)),
             ("metadata", Some(metadata).filter(|labels| !labels.is_empty()).map(Value::from)),
         ];
@@ -278,12 +282,12 @@ mod tests {
         let line = Line::try_parse_from(["x", "f.ndjson"]).expect("a file is enough");
         assert!(line.args.options.members().is_empty());
         let words = "x f.json --model m --max-tokens 100 --chunk 2 --cache only --max-age 12h --on-invalid fail \
-                     --salt 7 --run arc-5~2 --metadata run=a=b";
+                     --salt 7 --run arc-5~2 --deadline 9h --metadata run=a=b";
         let line = Line::try_parse_from(words.split_whitespace().chain(["--params", "{\"seed\": 1e400}"]))
             .expect("good options");
         let expect: Value = serde_json::from_str(
             r#"{"model": "m", "max_tokens": 100, "chunk": 2, "cache": "only", "max_age": "12h", "on_invalid": "fail",
-                "salt": "7", "run": "arc-5~2",
+                "salt": "7", "run": "arc-5~2", "deadline": "9h",
                 "params": {"seed": 1e400}, "metadata": {"run": "a=b"}}"#,
         )
         .expect("JSON");

@@ -27,7 +27,7 @@ use axum::{
     Router,
     body::Body,
     extract::{DefaultBodyLimit, Request, State},
-    http::{HeaderValue, Method},
+    http::{HeaderValue, Method, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -108,7 +108,7 @@ pub fn metrics_router(app: App) -> Router {
 
 /// Without keys, a web page must not reach us through its visitor's browser.
 async fn own_origin(State(app): State<App>, request: Request, next: Next) -> Response {
-    match app.auth.refuses_origin(request.headers()) {
+    match app.auth.refuses_origin(&request) {
         Some(refusal) => {
             body::drain(request.into_body()).await;
             refusal.into_response()
@@ -135,7 +135,12 @@ async fn around(mut request: Request, next: Next) -> Response {
         response = error.render(&id.0);
     }
     let name = HeaderValue::from_str(&id.0).expect("hex digits are a header value");
-    response.headers_mut().insert("x-request-id", name);
+    let headers = response.headers_mut();
+    headers.insert("x-request-id", name);
+    // Answers hold strangers' text, and one caller's answer is nobody else's.
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+
     let status = response.status().as_u16().to_string();
     metrics::counter!("batchgate_http_requests_total", "route" => route.clone(), "status" => status).increment(1);
     metrics::histogram!("batchgate_http_request_seconds", "route" => route).record(began.elapsed().as_secs_f64());

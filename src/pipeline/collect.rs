@@ -326,7 +326,7 @@ impl<'a> Harvest<'a> {
         Ok(Staged::Well)
     }
 
-        /// Stages the group; what was staged before is taken back if the chunk was lost meanwhile.
+    /// Stages the group; what was staged before is taken back if the chunk was lost meanwhile.
     async fn flush(&mut self) -> Result<Staged, StoreError> {
         self.group_bytes = 0;
         let group = std::mem::take(&mut self.group);
@@ -334,7 +334,7 @@ impl<'a> Harvest<'a> {
         if group.is_empty() {
             return Ok(Staged::Well);
         }
-                if gateway.store.stage(lease, &group, gateway.settings.cache_ttl).await? {
+        if gateway.store.stage(lease, &group, gateway.settings.cache_ttl).await? {
             return Ok(Staged::Well);
         }
         tracing::warn!(chunk = %lease.chunk, "lost the chunk while reading its results; nothing was changed");

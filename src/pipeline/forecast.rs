@@ -8,7 +8,7 @@ use super::{
     submit::{MAX_CHUNKS, too_many_chunks},
 };
 use crate::{
-    domain::{chunk::Place, estimate, key::CacheKey, problem::Problems, progress::Counts},
+    domain::{chunk::Place, estimate, json, key::CacheKey, problem::Problems, progress::Counts},
     store::record::Known,
 };
 use serde_json::{Map, Value};
@@ -112,7 +112,10 @@ fn question<'a>(gateway: &Gateway, page: u32, key: CacheKey, wire: &'a Wire) -> 
 }
 
 fn body(wire: &Wire) -> Map<String, Value> {
-    serde_json::from_slice(&wire.body).unwrap_or_default()
+    match json::parse(&wire.body) {
+        Ok(Value::Object(members)) => members,
+        Ok(_) | Err(_) => Map::new(), // a body that was accepted is an object
+    }
 }
 
 fn answer_bytes(wire: &Wire, body: &Map<String, Value>) -> u64 {

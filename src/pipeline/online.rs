@@ -10,13 +10,13 @@ pub mod limit;
 
 use super::{
     Gateway, Provider, account,
-    account::Move,
+    account::{Move, Passage},
     commit,
     dispatch::{After, Held, no_provider, open_lines},
 };
 use crate::{
     clock::{self, Millis},
-        domain::{
+    domain::{
         account::Call,
         chunk::{ChunkState, Item, Ledger, Verdict, WireIds},
         key::CacheKey,
@@ -70,16 +70,17 @@ pub async fn begin(held: &Held<'_>) -> Result<After, StoreError> {
 /// One round: asks what is not answered yet, and settles the chunk or gives it back. `seat`: the permit it was claimed
 /// with. `drain`: resolves when the process is told to stop.
 pub async fn ask(held: &Held<'_>, seat: Option<Seat>, drain: &CancellationToken) -> Result<After, StoreError> {
-    let Some(Provider::Online(desk)) = held.gateway.providers.get(&held.chunk.lane.account) else {
-        return no_provider(held).await;
-    };
     let store = &held.gateway.store;
     let items = store.items(held.chunk.id).await?;
     let said = store.said(held.chunk.id).await?;
-    if let Some(ending) = held.ending {
-        return settle(held, items, &said, Some(ending)).await;
+    // What is paid for is settled, whatever became of the server and its account.
+    if held.ending.is_some() || is_answered(&items, &said) {
+        return settle(held, items, &said, held.ending).await;
     }
-        let passage = match account::enter(held, Call::Create).await? {
+    let Some(Provider::Online(desk)) = held.gateway.providers.get(&held.chunk.lane.account) else {
+        return no_provider(held).await;
+    };
+    let passage = match account::enter(held, Call::Create).await? {
         Ok(passage) => passage,
         Err(after) => return Ok(after),
     };
@@ -88,29 +89,29 @@ pub async fn ask(held: &Held<'_>, seat: Option<Seat>, drain: &CancellationToken)
     // Another order each time: one prompt a server chokes on must not always be the first.
     let turn = rand::random_range(0..left.len().max(1));
     left.rotate_left(turn);
-    let mut round = Round::new(held, desk, said);
+    let mut round = Round::new(held, desk, said, passage);
     let stop = round.run(&left, seat, drain).await?;
-        let Round { said, heard, shut, .. } = round;
-    if heard {
-        passage.answered(held).await?;
-    }
+    let Round { said, heard, shut, .. } = round;
     match stop {
         Stop::Lost => Ok(After::Finished),
         Stop::Ending(ending) => settle(held, items, &said, Some(ending)).await,
-        Stop::Done if items.iter().all(|item| said.get(&item.key).is_some_and(Word::is_last)) => {
-            settle(held, items, &said, None).await
-        }
+        Stop::Done if is_answered(&items, &said) => settle(held, items, &said, None).await,
+
         Stop::Done => give_back(held, heard, retry_wait(held.gateway, &said)).await,
-                Stop::Rest(wait) => match shut {
+        Stop::Rest(wait) => match shut {
             Some(error) => {
                 let state = &held.chunk.state;
                 account::failed(held, Call::Create, &error, Move { from: state, to: state, fields: Vec::new() }).await
             }
             None => give_back(held, heard, wait).await,
         },
-
         Stop::Drain => give_back(held, heard, Duration::ZERO).await,
     }
+}
+
+/// Nothing is left to ask.
+fn is_answered(items: &[Item], said: &HashMap<CacheKey, Word>) -> bool {
+    items.iter().all(|item| said.get(&item.key).is_some_and(Word::is_last))
 }
 
 /// Settles the chunk with all that was said. With an `ending` the rest gets no answer any more.
@@ -212,16 +213,19 @@ struct Round<'a> {
     stop: Option<Stop>,
     /// Set with `stop`: what is in the air then is dropped.
     give_up: Option<Instant>,
-        /// Somebody answered in this round.
+    /// Somebody answered in this round.
     heard: bool,
     /// The refusal that only an operator can cure: it pauses the account.
     shut: Option<CallError>,
+    /// To tell the account that it works, at the first answer: a probe must not last as long as a slow round.
+    passage: Option<Passage>,
+
     /// Until then the chunk is certainly ours: a process that was asleep for longer than its lease asks nothing more.
     sure_until: Instant,
 }
 
 impl<'a> Round<'a> {
-    fn new(held: &'a Held<'a>, desk: &'a Arc<Desk>, said: HashMap<CacheKey, Word>) -> Round<'a> {
+    fn new(held: &'a Held<'a>, desk: &'a Arc<Desk>, said: HashMap<CacheKey, Word>, passage: Passage) -> Round<'a> {
         Round {
             held,
             desk,
@@ -233,9 +237,9 @@ impl<'a> Round<'a> {
             seats: Vec::new(),
             stop: None,
             give_up: None,
-                        heard: false,
+            heard: false,
             shut: None,
-
+            passage: Some(passage),
             sure_until: Instant::now(),
         }
     }
@@ -348,7 +352,7 @@ impl<'a> Round<'a> {
                 (self.tried(&key, failure), None)
             }
             Asked::Trouble(error) => {
-                                self.trouble(error);
+                self.trouble(error);
                 return Ok(());
             }
         };
@@ -371,7 +375,7 @@ impl<'a> Round<'a> {
     }
 
     /// The server is to be left alone; what is in the air is waited for.
-        fn trouble(&mut self, error: CallError) {
+    fn trouble(&mut self, error: CallError) {
         let wait = match &error {
             CallError::Again { after, .. } => self.desk.rest(*after),
             CallError::Paused { .. } => Duration::ZERO, // the account's pause says when it is probed
@@ -383,13 +387,12 @@ impl<'a> Round<'a> {
         tracing::warn!(%chunk, %account, error = error.head(), ?wait, "server in trouble; again later");
         metrics::counter!("batchgate_provider_call_failures_total", "account" => account.clone()).increment(1);
         if self.stop.is_none() || matches!(self.stop, Some(Stop::Rest(_))) {
-                        self.stop_for(Stop::Rest(wait));
+            self.stop_for(Stop::Rest(wait));
         }
         if matches!(error, CallError::Paused { .. }) {
             self.shut = Some(error);
         }
     }
-
 
     /// Notes what was said, and leaves the seats. Redis away or full is waited for: what is in hand is paid for.
     async fn note(&mut self) -> Result<(), StoreError> {
@@ -418,6 +421,9 @@ impl<'a> Round<'a> {
         }
         self.sure(at);
         drop(seats);
+        if let Some(passage) = self.passage.take_if(|_| self.heard) {
+            passage.answered(self.held).await?;
+        }
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use crate::{
         batch::{Repeats, Salt},
         chunk::Lane,
         id::BatchId,
+        json,
         key::Question,
         problem::{Problem, Problems, quote},
         progress::Progress,
@@ -151,7 +152,6 @@ impl<'g> Retry<'g> {
         let Some(route) = self.gateway.routes.iter().find(|route| route.account == lane.account) else {
             return Err(SubmitError::Invalid(Box::new(no_account(&lane.account))).into());
         };
-
         let corrupt = |why: &dyn std::fmt::Display| StoreError::corrupt("kept prompt", why);
         let prompt = Prompt {
             account: lane.account.clone(),
@@ -160,7 +160,7 @@ impl<'g> Retry<'g> {
             model: lane.model.clone().unwrap_or_default(),
             headers: lane.headers.clone(),
             custom_id: None,
-            body: serde_json::from_slice(&body).map_err(|why| corrupt(&why))?,
+            body: json::parse(&body).map_err(|fault| corrupt(&fault.message()))?,
         };
         let question = Question::new(&prompt, self.salt.as_ref()).map_err(|_| corrupt(&"a number out of range"))?;
         let limits = self.gateway.limits(&lane.account, lane.endpoint);

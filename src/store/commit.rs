@@ -101,7 +101,7 @@ impl Store {
         Ok(zadd.query_async(&mut self.main.clone()).await?)
     }
 
-        /// Stages packed answers ([`record::pack_cached`]) under the dispatch's token, with the cache's time to live, which a
+    /// Stages packed answers ([`record::pack_cached`]) under the dispatch's token, with the cache's time to live, which a
     /// rename carries along. False: another dispatch has the chunk, nothing was staged.
     pub async fn stage(
         &self,
@@ -117,7 +117,6 @@ impl Store {
         }
         Ok(call.invoke_async::<u8>(&mut self.main.clone()).await? == 1)
     }
-
 
     /// Removes staged answers of a dispatch that lost its chunk: the chore that would have may have run already.
     pub async fn unstage(&self, token: &Token, keys: impl Iterator<Item = &CacheKey>) -> Result<(), StoreError> {

@@ -75,7 +75,7 @@ impl Store {
         Ok(call.invoke_async(&mut self.lease.clone()).await?)
     }
 
-        /// Makes a leased member due again after a while, unless somebody has queued it again since.
+    /// Makes a leased member due again after a while, unless somebody has queued it again since.
     pub(super) async fn postpone(
         &self,
         queue: &str,

@@ -56,7 +56,7 @@ impl Store {
         }
     }
 
-        /// Does a chore, or puts it off for `patience`, two leases: the chore of a dispatch that is still at work must come before
+    /// Does a chore, or puts it off for `patience`, two leases: the chore of a dispatch that is still at work must come before
     /// that of its batch's spool, which is due three leases after the end and takes the names of what was staged along.
     pub async fn do_chore(&self, chore: &Chore, patience: Duration) -> Result<(), StoreError> {
         let finished = match &chore.what {
@@ -66,7 +66,7 @@ impl Store {
             What::Draws(batch) => self.sweep_draws(*batch).await?,
             What::Batch(batch) => self.sweep_batch(*batch).await?,
         };
-                let queue = self.keys.chores();
+        let queue = self.keys.chores();
         if finished {
             self.done(&queue, &chore.member, &chore.lease).await
         } else {

@@ -82,16 +82,6 @@ pub const METRICS: &[Metric] = &[
         &["account"],
         "Provider calls that failed and are made again later",
     ),
-    counter(
-        "batchgate_online_requests_total",
-        &["account", "outcome"],
-        "Prompts asked one by one: answered, failed, again, trouble",
-    ),
-    counter(
-        "batchgate_online_reasked_total",
-        &[],
-        "Of these, requests that may have been worked on and whose answer nobody has",
-    ),
     counter("batchgate_back_pressure_total", &[], "Chunks refused for an enqueued-token limit, and sent again later"),
     gauge("batchgate_account_paused", &["account"], "1 while nothing is sent for the account until a probe succeeds"),
     counter(
@@ -106,7 +96,11 @@ pub const METRICS: &[Metric] = &[
     counter("batchgate_harvested_bytes_total", &[], "Bytes of answers, as the providers sent them"),
     // Servers that are asked one by one.
     counter("batchgate_online_requests_total", &["account", "outcome"], "Requests: answered, failed, again, trouble"),
-    counter("batchgate_online_reasked_total", &[], "Requests that may have been worked on, and whose answer was lost"),
+    counter(
+        "batchgate_online_reasked_total",
+        &[],
+        "Requests that may have been worked on, and whose answer nobody has",
+    ),
     gauge("batchgate_online_limit", &["account"], "Requests that may be in the air, where the limit adapts"),
     // Commit and seal.
     counter("batchgate_commits_total", &[], "Chunks settled, each in one transaction"),

@@ -100,7 +100,9 @@ pub fn install(filter: &str, format: LogFormat, collector: Option<&str>) -> Resu
         let _ = registry.try_init();
         match collector {
             None => Ok(Telemetry {}),
-            Some(_) => Err("this build exports no spans: build it with the feature `otel`, which is on by default".to_owned()),
+            Some(_) => {
+                Err("this build exports no spans: build it with the feature `otel`, which is on by default".to_owned())
+            }
         }
     }
 }

@@ -79,7 +79,7 @@ async fn metrics_have_their_own_listener_and_only_labels_of_the_catalogue() {
     let own = Client::new(&address);
     let page = own.get("/metrics").await;
     assert_eq!(page.status, 200);
-    own.get("/batches").await.refused(404, "not_found");
+    own.get("/elsewhere").await.refused(404, "not_found");
     let mut seen = BTreeSet::new();
     for (name, labels) in series(&page.text) {
         let metric = named(base(&name)).or_else(|| named(&name)).unwrap_or_else(|| panic!("{name} is not listed"));

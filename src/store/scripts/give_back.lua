@@ -8,7 +8,10 @@
 --         'all'                a broken upload: it drew nothing and asked nothing
 -- What is in a bucket and in a row: draw.lua. A number is free once nobody holds it; a success never lets go of it.
 local attempt = redis.call('HGET', KEYS[1], '@')
-if not attempt then return 0 end
+if not attempt then
+  if ARGV[2] ~= 'these' then redis.call('DEL', KEYS[1]) end -- nothing was drawn: at most failures were noted
+  return 0
+end
 local unasked = ARGV[2] == 'all'
 local touched, freed = {}, {}
 

@@ -129,7 +129,7 @@ async fn a_refused_key_pauses_the_server(kind: Kind) {
             if hits[0]["hits"].as_u64() >= Some(4) { Ok(()) } else { Err(hits) }
         })
         .await;
-                let waiting = until("the batch to say why it waits", async || {
+        let waiting = until("the batch to say why it waits", async || {
             let object = world.client().batch(id(&object)).await;
             if object["waiting"][0]["reason"] == "auth_failed" { Ok(object) } else { Err(object) }
         })

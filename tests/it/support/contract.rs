@@ -13,9 +13,19 @@ use std::{
 };
 
 /// Pages for people, and what they load: they change with their look, and no program should lean on them.
-const PAGES: [&str; 1] = ["/docs"];
+const PAGES: [&str; 2] = ["/docs", "/assets"];
 /// Headers that HTTP itself sends.
-const USUAL: [&str; 6] = ["content-type", "content-length", "content-encoding", "transfer-encoding", "date", "vary"];
+const USUAL: [&str; 8] = [
+    "content-type",
+    "content-length",
+    "content-encoding",
+    "transfer-encoding",
+    "date",
+    "vary",
+    // On every answer; the document's introduction says so.
+    "x-content-type-options",
+    "cache-control",
+];
 /// Larger answers are judged by their first lines only, or by the stories that made them large.
 const JUDGED_BYTES: usize = 1 << 20;
 const JUDGED_LINES: usize = 100;
@@ -155,7 +165,11 @@ impl Contract {
 
 /// Is it a page for people, or below one?
 pub(crate) fn is_page(route: &str) -> bool {
-    PAGES.iter().any(|page| route.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    let route = route.split('?').next().unwrap_or(route);
+    route == "/"
+        || PAGES
+            .iter()
+            .any(|page| route.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
 /// Does a path of the document lead to this one?
