@@ -49,7 +49,6 @@ pub(super) async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
     })?;
     let _telemetry = telemetry::install(&config.log, config.log_format, config.collector.as_deref())
         .map_err(|why| anyhow::anyhow!("BATCHGATE_OTLP_ENDPOINT: {why}"))?;
-
     let (private, url) = redis(&config).await?;
     let listener = TcpListener::bind(config.listen).await.with_context(|| format!("listen on {}", config.listen))?;
     let metrics = match config.metrics_listen {
@@ -74,7 +73,6 @@ async fn redis(config: &Config) -> anyhow::Result<(Option<PrivateRedis>, String)
     if private.was_found() {
         tracing::info!("a private redis-server is running here already: using it");
     }
-
     let url = private.url();
     Ok((Some(private), url))
 }
@@ -111,7 +109,6 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listener
         worker::start(&gateway, &tasks, &beats, config.workers);
     }
     let address = listeners.api.local_addr()?;
-
     // The door stays open while steps in hand finish: POST is told to come back, GET still answers.
     let closing = CancellationToken::new();
     let mut metrics_address = None;
@@ -122,7 +119,6 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listener
     }
     let server = axum::serve(NoDelay(listeners.api), http::router(app))
         .with_graceful_shutdown(closing.clone().cancelled_owned());
-
     // Outside the tasks: answers in hand may outlive the last step by a little.
     let mut server = tokio::spawn(async move { server.await });
     tracing::info!(%address, metrics = metrics_address.map(tracing::field::display), ?role, "ready");

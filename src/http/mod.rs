@@ -129,7 +129,6 @@ async fn around(mut request: Request, next: Next) -> Response {
     request.extensions_mut().insert(id.clone());
     let span = tracing::info_span!("http", %method, route, request_id = id.0);
     let mut response = next.run(request).instrument(span.clone()).await;
-
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         let _in_span = span.enter();
         response = error.render(&id.0);

@@ -75,7 +75,6 @@ pub async fn settle_staged(
             metrics::histogram!("batchgate_commit_answers").record(answered.len() as f64);
             metrics::counter!("batchgate_rebought_total").increment(settlement.rebought as u64);
             count_results(&settled.delta);
-
             let again: usize = settlement.again.iter().map(Vec::len).sum();
             tracing::info!(chunk = %held.chunk.id, answered = answered.len(), failed = settlement.failed.len(), again, "chunk settled");
             held.gateway.wake.pages.notify_one();

@@ -1,11 +1,11 @@
 //! Keys that are refused, money that has run out: the account waits, no prompt fails.
 
 use crate::support::{
-    Batch, Kind, Prompt, World, check,
+    Batch, Kind, World, check,
     check::answered,
     claude,
     client::{count, id, waiting},
-    for_both, gpt, settles, until,
+    for_both, gpt, mixed, settles, until,
 };
 use serde_json::{Value, json};
 
@@ -18,10 +18,6 @@ for_both!(
     a_batch_that_fails_for_its_quota_pauses_the_account,
     a_gateway_that_starts_probes_at_once,
 );
-
-fn mixed(name: &str, count: usize) -> Vec<Prompt> {
-    (0..count).flat_map(|n| [claude(&format!("{name} {n}")), gpt(&format!("{name} {n}"))]).collect()
-}
 
 async fn an_account_that_is_refused_waits_and_no_prompt_fails(kind: Kind) {
     let world = World::new(kind).await;

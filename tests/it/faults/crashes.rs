@@ -134,14 +134,7 @@ async fn killed_while_a_body_is_read(kind: Kind) {
     let mut world = world(kind).await;
     let batch = batch("body").ndjson();
     let (_, body) = batch.body();
-    let address = world.gateways[0].address.clone();
-    let head = format!(
-        "POST /batches HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    let mut socket = tokio::net::TcpStream::connect(&address).await.expect("the gateway listens");
-    let half = [head.as_bytes(), &body.as_bytes()[..body.len() / 2]].concat();
-    tokio::io::AsyncWriteExt::write_all(&mut socket, &half).await.expect("it reads");
+    let _socket = world.send_part(body.as_bytes(), body.len() / 2).await;
     until("the upload to have begun", async || {
         let keys = world.redis.keys().await;
         if keys.contains_key("{default}:uploads") { Ok(()) } else { Err(keys) }
@@ -160,14 +153,7 @@ async fn killed_while_a_body_draws_numbers(kind: Kind) {
     let lines: Vec<Prompt> = (0..260).map(|n| gpt(&format!("line {}", n % 130)).named(&format!("n{n}"))).collect();
     let batch = Batch::of(lines).field("run", "crash~1").field("samples", 2).ndjson();
     let (_, body) = batch.body();
-    let address = world.gateways[0].address.clone();
-    let head = format!(
-        "POST /batches HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    let mut socket = tokio::net::TcpStream::connect(&address).await.expect("the gateway listens");
-    let most = [head.as_bytes(), &body.as_bytes()[..body.len() - 10]].concat();
-    tokio::io::AsyncWriteExt::write_all(&mut socket, &most).await.expect("it reads");
+    let _socket = world.send_part(body.as_bytes(), body.len() - 10).await;
     until("numbers to be drawn", async || {
         let keys = world.redis.keys().await;
         if keys.keys().any(|key| key.starts_with("{default}:n:")) { Ok(()) } else { Err(keys) }

@@ -1,8 +1,6 @@
 //! Creates that are refused, fail, or whose answer is lost: sent again only if nothing was made, billed once.
 
-use crate::support::{
-    Batch, Kind, Prompt, World, check, check::paid, claude, client::id, for_both, gpt, settles, until,
-};
+use crate::support::{Batch, Kind, World, check, check::paid, client::id, for_both, gpt, mixed, settles, until};
 use serde_json::{Value, json};
 
 for_both!(
@@ -15,10 +13,6 @@ for_both!(
     a_file_that_is_not_there_yet_is_waited_for,
     polls_that_fail_are_repeated,
 );
-
-fn mixed(name: &str, count: usize) -> Vec<Prompt> {
-    (0..count).flat_map(|n| [claude(&format!("{name} {n}")), gpt(&format!("{name} {n}"))]).collect()
-}
 
 /// Each provider's next `times` calls of a route meet this fault.
 async fn fault(world: &World, route: &str, fault: &Value, times: u64) {

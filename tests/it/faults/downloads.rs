@@ -1,6 +1,6 @@
 //! Downloads that end early, stand still or come late: an error to retry, never an end of file.
 
-use crate::support::{Batch, Kind, Prompt, World, check, claude, for_both, gpt};
+use crate::support::{Batch, Kind, World, check, for_both, mixed};
 use serde_json::{Value, json};
 
 for_both!(
@@ -9,10 +9,6 @@ for_both!(
     results_may_be_late,
     a_slow_download_is_not_a_dead_one,
 );
-
-fn mixed(name: &str, count: usize) -> Vec<Prompt> {
-    (0..count).flat_map(|n| [claude(&format!("{name} {n}")), gpt(&format!("{name} {n}"))]).collect()
-}
 
 /// The next `times` downloads of each provider meet this fault.
 async fn fault(world: &World, fault: &Value, times: u64) {

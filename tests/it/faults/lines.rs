@@ -1,11 +1,11 @@
 //! Result files with lines missing, twice, foreign, broken: each line costs only itself.
 
 use crate::support::{
-    Batch, Kind, Prompt, World, check,
+    Batch, Kind, World, check,
     check::{answered, check_once, paid},
     claude,
     client::{count, id},
-    for_both, gpt,
+    for_both, gpt, mixed,
 };
 use serde_json::{Value, json};
 
@@ -15,10 +15,6 @@ for_both!(
     a_missing_line_is_looked_for_and_asked_once_more,
     a_line_missing_twice_is_missing,
 );
-
-fn mixed(name: &str, count: usize) -> Vec<Prompt> {
-    (0..count).flat_map(|n| [claude(&format!("{name} {n}")), gpt(&format!("{name} {n}"))]).collect()
-}
 
 /// Spoils the next `times` provider batches.
 async fn spoil(world: &World, results: Value, times: u64) {

@@ -1,11 +1,10 @@
 //! Provider windows that close, batches that are refused whole, words nobody knows: nothing is lost, all is asked again.
 
 use crate::support::{
-    Batch, Kind, Prompt, World, check,
+    Batch, Kind, World, check,
     check::paid,
-    claude,
     client::{count, id},
-    for_both, gpt, settles, until,
+    for_both, gpt, mixed, settles,
 };
 use serde_json::json;
 
@@ -19,19 +18,6 @@ for_both!(
     empty_and_missing_file_ids_mean_no_file,
 );
 
-/// Prompts for both providers.
-fn mixed(name: &str, count: usize) -> Vec<Prompt> {
-    (0..count).flat_map(|n| [claude(&format!("{name} {n}")), gpt(&format!("{name} {n}"))]).collect()
-}
-
-async fn running(world: &World, id: &str, chunks: u64) {
-    until("all chunks to run", async || {
-        let object = world.client().batch(id).await;
-        if object["chunks"]["running"] == chunks { Ok(()) } else { Err(object) }
-    })
-    .await;
-}
-
 async fn what_a_closed_window_cut_off_is_asked_again(kind: Kind) {
     let world = World::new(kind).await;
     let slow = json!({"settings": {"in_progress_s": 172_800}});
@@ -44,7 +30,7 @@ async fn what_a_closed_window_cut_off_is_asked_again(kind: Kind) {
         .await;
     let batch = Batch::of(mixed("cut off", 10));
     let object = batch.post(world.client()).await.accepted();
-    running(&world, id(&object), 2).await;
+    world.running(id(&object), 2).await;
     world.sim.advance(86_500.0).await;
     let first = settles(&world, &batch, id(&object)).await;
     assert_eq!(world.sim.calls("batches.create").await.len(), 4, "two, and two for the rest");
@@ -57,7 +43,7 @@ async fn a_window_closes_on_a_batch_that_did_nothing(kind: Kind) {
     world.sim.fault(json!({"match": {"route": "batches.create"}, "fault": stuck, "times": 2})).await;
     let batch = Batch::of(mixed("nothing done", 3));
     let object = batch.post(world.client()).await.accepted();
-    running(&world, id(&object), 2).await;
+    world.running(id(&object), 2).await;
     world.sim.advance(86_500.0).await;
     let first = settles(&world, &batch, id(&object)).await;
     assert_eq!(first.object["chunks"]["failed"], 0, "what was asked again is no failed chunk: {}", first.object);
@@ -69,7 +55,7 @@ async fn somebody_elses_cancel_at_the_provider_is_no_end(kind: Kind) {
     world.sim.fault(json!({"match": {"route": "batches.create"}, "fault": slow, "times": 2})).await;
     let batch = Batch::of(mixed("cancelled elsewhere", 5));
     let object = batch.post(world.client()).await.accepted();
-    running(&world, id(&object), 2).await;
+    world.running(id(&object), 2).await;
     world.sim.advance(500.0).await;
     let http = reqwest::Client::new();
     for call in world.sim.calls("batches.create").await {

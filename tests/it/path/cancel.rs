@@ -17,27 +17,14 @@ for_both!(
     a_cancelled_batch_may_be_asked_again,
 );
 
-/// Slow enough to be caught at work.
-async fn slow(world: &World, seconds: f64) {
-    world.sim.settings(json!({"anthropic": {"in_progress_s": seconds}, "openai": {"in_progress_s": seconds}})).await;
-}
-
-async fn running(world: &World, id: &str, chunks: u64) {
-    until("all chunks to run", async || {
-        let object = world.client().batch(id).await;
-        if object["chunks"]["running"] == chunks { Ok(()) } else { Err(object) }
-    })
-    .await;
-}
-
 async fn a_running_batch_is_cancelled_and_what_was_done_is_kept(kind: Kind) {
     let world = World::new(kind).await;
-    slow(&world, 1_000.0).await;
+    world.sim.take(1_000.0).await;
     let prompts: Vec<_> = (0..10).flat_map(|n| [claude(&format!("a {n}")), gpt(&format!("b {n}"))]).collect();
     let batch = Batch::of(prompts);
     let object = batch.post(world.client()).await.accepted();
     let id = id(&object).to_owned();
-    running(&world, &id, 2).await;
+    world.running(&id, 2).await;
     world.sim.advance(500.0).await; // half of the work is done
     let canceling = world.client().cancel(&id).await.ok();
     assert!(canceling["status"] == "canceling" || canceling["status"] == "ended", "{canceling}");
@@ -59,19 +46,19 @@ async fn a_running_batch_is_cancelled_and_what_was_done_is_kept(kind: Kind) {
         }
     }
     assert_eq!(paid(&world).await.values().sum::<u64>(), done);
-    slow(&world, 0.1).await;
+    world.sim.take(0.1).await;
     let first = check(&world, &batch).await;
     assert_eq!(count(&first.object, "cached"), done, "what was paid is in the cache");
 }
 
 async fn what_finishes_anyway_is_kept(kind: Kind) {
     let world = World::new(kind).await;
-    slow(&world, 1_000.0).await;
+    world.sim.take(1_000.0).await;
     world.sim.settings(json!({"common": {"cancel_completes": 1.0}})).await;
     let batch = Batch::of([claude("a"), gpt("b"), claude("c")]);
     let object = batch.post(world.client()).await.accepted();
     let id = id(&object).to_owned();
-    running(&world, &id, 2).await;
+    world.running(&id, 2).await;
     world.sim.advance(1.0).await; // a batch that is still being validated would finish nothing
     world.client().cancel(&id).await.ok();
     let ended = world.client().ended(&id).await;
@@ -114,7 +101,7 @@ async fn an_ended_batch_cannot_be_cancelled(kind: Kind) {
 /// A cancel in the moment of the create: the submitter sees it after storing the id.
 async fn a_cancelled_batch_may_be_asked_again(kind: Kind) {
     let world = World::new(kind).await;
-    slow(&world, 1_000.0).await;
+    world.sim.take(1_000.0).await;
     world.sim.fault(json!({"match": {"route": "batches.create"}, "fault": {"delay_after": 0.7}, "times": 0})).await;
     let batch = Batch::of([claude("a"), gpt("b")]);
     let object = batch.post(world.client()).await.accepted();
@@ -129,7 +116,7 @@ async fn a_cancelled_batch_may_be_asked_again(kind: Kind) {
     assert_eq!(count(&ended, "canceled"), 2, "{ended}");
     assert_eq!(world.sim.calls("batches.cancel").await.len(), 2, "the provider was told to stop");
     world.sim.clear_faults().await;
-    slow(&world, 0.1).await;
+    world.sim.take(0.1).await;
     check_once(&world, &batch).await;
     check(&world, &batch).await;
 }

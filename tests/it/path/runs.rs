@@ -51,18 +51,6 @@ async fn numbered(world: &World, prompt: Prompt, n: u64) -> Vec<u64> {
     calls
 }
 
-async fn slow(world: &World, seconds: f64) {
-    world.sim.settings(json!({"anthropic": {"in_progress_s": seconds}, "openai": {"in_progress_s": seconds}})).await;
-}
-
-async fn running(world: &World, id: &str, chunks: u64) {
-    until("all chunks to run", async || {
-        let object = world.client().batch(id).await;
-        if object["chunks"]["running"] == chunks { Ok(()) } else { Err(object) }
-    })
-    .await;
-}
-
 async fn epochs_of_one_attempt_are_samples_and_the_next_attempt_reads_them(kind: Kind) {
     let world = World::new(kind).await;
     let epochs = |attempt: &str| {
@@ -183,14 +171,14 @@ async fn a_failed_number_is_drawn_first(kind: Kind) {
 
 async fn a_cancelled_batch_gives_its_numbers_back(kind: Kind) {
     let world = World::new(kind).await;
-    slow(&world, 1_000.0).await;
+    world.sim.take(1_000.0).await;
     let epoch = asking("c~1", [claude("a"), claude("a").named("x"), gpt("b").named("y")]);
     let object = epoch.post(world.client()).await.accepted();
-    running(&world, id(&object), 2).await;
+    world.running(id(&object), 2).await;
     world.client().cancel(id(&object)).await.ok();
     let ended = world.client().ended(id(&object)).await;
     assert_eq!(count(&ended, "canceled"), 3, "{ended}");
-    slow(&world, 0.1).await;
+    world.sim.take(0.1).await;
     let (_, bought, calls) = ask(&world, &epoch).await;
     assert_eq!(bought, 3);
     assert_eq!(numbered(&world, claude("a"), 2).await, [calls[0], calls[1]], "the same numbers again");
@@ -200,24 +188,24 @@ async fn a_cancelled_batch_gives_its_numbers_back(kind: Kind) {
 
 async fn what_somebody_else_holds_is_not_given_back(kind: Kind) {
     let world = World::new(kind).await;
-    slow(&world, 1_000.0).await;
+    world.sim.take(1_000.0).await;
     let epoch = asking("h~1", [claude("a").named("x"), gpt("b").named("y")]);
     let first = epoch.post(world.client()).await.accepted();
     let second = epoch.clone().field("chunk", 1).post(world.client()).await.accepted();
     for object in [&first, &second] {
-        running(&world, id(object), 2).await;
+        world.running(id(object), 2).await;
     }
     world.client().cancel(id(&first)).await.ok();
     world.client().ended(id(&first)).await;
     // Both numbers are still the second batch's: a new asking draws the next ones.
     let next = asking("h~1", [claude("a"), gpt("b")]);
     let third = next.post(world.client()).await.accepted();
-    running(&world, id(&third), 2).await;
+    world.running(id(&third), 2).await;
     world.sim.advance(2_000.0).await;
     let second = answered(&world, &epoch, id(&second)).await;
     let third = answered(&world, &next, id(&third)).await;
     let (held, new) = (calls(&world, &second.object).await, calls(&world, &third.object).await);
-    slow(&world, 0.1).await;
+    world.sim.take(0.1).await;
     assert_eq!(numbered(&world, claude("a"), 2).await, [held[0], new[0]]);
     assert_eq!(numbered(&world, gpt("b"), 2).await, [held[1], new[1]]);
 }

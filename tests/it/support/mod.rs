@@ -21,7 +21,7 @@ pub(crate) mod world;
 pub(crate) use batch::Batch;
 pub(crate) use check::{again, check, settles};
 pub(crate) use leftovers::nothing_is_left_behind;
-pub(crate) use prompt::{Prompt, claude, gpt};
+pub(crate) use prompt::{Prompt, claude, gpt, mixed};
 pub(crate) use sim::Kind;
 pub(crate) use wait::until;
 pub(crate) use world::World;

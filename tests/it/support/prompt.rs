@@ -44,6 +44,11 @@ pub(crate) fn gpt(text: &str) -> Prompt {
     Prompt { sent, body, custom_id: None, expected: Expected::Echo }
 }
 
+/// So many prompts for each of the two providers, by turns.
+pub(crate) fn mixed(name: &str, count: usize) -> Vec<Prompt> {
+    (0..count).flat_map(|n| [claude(&format!("{name} {n}")), gpt(&format!("{name} {n}"))]).collect()
+}
+
 impl Prompt {
     /// Any form of prompt, and the body it means.
     pub(crate) fn new(sent: Value, body: Value) -> Prompt {

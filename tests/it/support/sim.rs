@@ -92,6 +92,11 @@ impl Sim {
         self.post("settings", &patch).await;
     }
 
+    /// From now on a provider batch takes so long.
+    pub(crate) async fn take(&self, seconds: f64) {
+        self.settings(json!({"anthropic": {"in_progress_s": seconds}, "openai": {"in_progress_s": seconds}})).await;
+    }
+
     /// Moves the simulated clock on.
     pub(crate) async fn advance(&self, seconds: f64) {
         self.post("clock", &json!({"advance_s": seconds})).await;

@@ -6,7 +6,9 @@ use super::{
     gateway::{Env, Gateway},
     redis::Redis,
     sim::{Kind, Sim},
+    wait,
 };
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 pub(crate) struct World {
     // In the order in which they die: who uses goes before what is used.
@@ -79,5 +81,26 @@ impl World {
     /// The first gateway's client.
     pub(crate) fn client(&self) -> &Client {
         &self.gateways[0].client
+    }
+
+    /// Waits until so many chunks of a batch run.
+    pub(crate) async fn running(&self, id: &str, chunks: u64) {
+        wait::until("all chunks to run", async || {
+            let object = self.client().batch(id).await;
+            if object["chunks"]["running"] == chunks { Ok(()) } else { Err(object) }
+        })
+        .await;
+    }
+
+    /// Sends the head of a POST of NDJSON and this much of its body; the rest never comes.
+    pub(crate) async fn send_part(&self, body: &[u8], length: usize) -> TcpStream {
+        let address = &self.gateways[0].address;
+        let head = format!(
+            "POST /batches HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let mut socket = TcpStream::connect(address).await.expect("the gateway listens");
+        socket.write_all(&[head.as_bytes(), &body[..length]].concat()).await.expect("it reads");
+        socket
     }
 }
