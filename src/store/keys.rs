@@ -232,6 +232,11 @@ impl Keys {
         self.of(format_args!("chores"))
     }
 
+    /// Whose turn a job is that one process does for all. Written by whoever is first; dies when the next turn is due.
+    pub fn turn(&self, job: &str) -> String {
+        self.of(format_args!("turn:{job}"))
+    }
+
     /// Queue members nobody could read (list, at most 1,000). For an operator.
     pub fn dead_letters(&self) -> String {
         self.of(format_args!("dead"))

@@ -68,6 +68,15 @@ impl Store {
         Ok(pipe.query_async(&mut self.lease.clone()).await?)
     }
 
+    /// True for one process of all in every such time: for jobs that one does for all. Who dies in it leaves the job to
+    /// the next turn, so a job must be repeatable, and harmless if a slow one meets the next.
+    pub async fn turn(&self, job: &'static str, every: Duration) -> Result<bool, StoreError> {
+        let mut set = redis::cmd("SET");
+        set.arg(self.keys.turn(job)).arg(1).arg("NX").arg("PX").arg(clock::millis(every));
+        let first: Option<String> = set.query_async(&mut self.main.clone()).await?;
+        Ok(first.is_some())
+    }
+
     /// Leases the first due member of a queue of chores or pages: its text, and the lease to finish it with.
     pub(super) async fn take(&self, queue: &str, lease: Duration) -> Result<Option<(String, String)>, StoreError> {
         let mut call = script!("take").prepare_invoke();
