@@ -17,7 +17,8 @@
 //! ```
 //!
 //! Follow a batch: `http::batches::submit` reads a body, [`pipeline::submit`] makes a batch of it, [`worker`] claims its
-//! chunks, [`pipeline::dispatch`] sends them if [`pipeline::account`] and [`pipeline::budget`] let it,
+//! chunks, [`pipeline::dispatch`] sends them if [`pipeline::account`] and [`pipeline::budget`] let it, and one by one where
+//! nothing on a batch says whose it is ([`pipeline::creates`]); [`pipeline::doubt`] finds what a lost answer may have left,
 //! [`pipeline::collect`] watches and reads, [`pipeline::commit`] settles a chunk in one transaction ([`store::commit`]),
 //! [`pipeline::poison`] sets apart what fails again and again, [`pipeline::seal`] puts the results in order,
 //! [`pipeline::read`] reads. What ended without an answer is kept by the sealer, and [`pipeline::retry`] makes a new batch

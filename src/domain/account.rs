@@ -48,7 +48,8 @@ impl Reason {
 /// Why a chunk waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
-    pub reason: Reason,
+    /// None: only for its turn, which is nothing to tell.
+    pub reason: Option<Reason>,
     /// For people; never a provider's own words, which may quote a prompt.
     pub detail: String,
     /// What may end the wait early: all chunks of a group can be woken together.

@@ -7,6 +7,9 @@
 //!        +-------------------+     v                          v
 //!        ^                      in doubt --found--> running   deadline passed: cancel, harvest what exists
 //!        +---- not found, looked twice ----+
+//!
+//!     planned --Redis has been restarted since--> in doubt: it may have lost that the chunk was submitted
+//!     in doubt --several may be it--> in doubt, until they end and their tags are read
 //! ```
 //!
 //! Where a server has no batches a chunk goes `planned -> asking -> settled`: its prompts are asked one by one.
@@ -46,11 +49,8 @@ pub enum ChunkState {
     Submitting {
         newest_before: Option<String>,
     },
-    /// The create's answer was lost. `looks`: how often the provider's list was searched in vain.
-    InDoubt {
-        newest_before: Option<String>,
-        looks: u32,
-    },
+    /// The create's answer was lost, or its very intent.
+    InDoubt(Search),
     /// `adopted`: found by size and time only; it may be another's, so it is never cancelled by us.
     Running {
         remote: String,
@@ -66,6 +66,19 @@ pub enum ChunkState {
     Settled,
 }
 
+/// How far the search for the batch of a lost create is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Search {
+    /// As in [`ChunkState::Submitting`].
+    pub newest_before: Option<String>,
+    /// How often the provider's list was searched in vain.
+    pub looks: u32,
+    /// Size and age prove nothing, for more creates than this one may be forgotten (Redis lost its last writes).
+    pub by_tag: bool,
+    /// Provider batches that may be it; which one, their tags tell as they end.
+    pub candidates: Vec<String>,
+}
+
 /// What a doubt knew when it took a batch that may be another's: what it needs again if it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adopted {
@@ -79,7 +92,7 @@ impl ChunkState {
             ChunkState::Planned => "planned",
             ChunkState::Asking => "asking",
             ChunkState::Submitting { .. } => "submitting",
-            ChunkState::InDoubt { .. } => "in_doubt",
+            ChunkState::InDoubt(_) => "in_doubt",
             ChunkState::Running { .. } => "running",
             ChunkState::Harvested { .. } => "harvested",
             ChunkState::Settled => "settled",

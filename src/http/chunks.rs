@@ -79,7 +79,7 @@ fn object(told: ToldChunk) -> ChunkObject {
 fn status(state: &ChunkState) -> &'static str {
     match state {
         ChunkState::Planned => "planned",
-        ChunkState::Submitting { .. } | ChunkState::InDoubt { .. } => "submitting",
+        ChunkState::Submitting { .. } | ChunkState::InDoubt(_) => "submitting",
         ChunkState::Asking | ChunkState::Running { .. } | ChunkState::Harvested { .. } => "running",
         ChunkState::Settled => "settled",
     }

@@ -11,8 +11,9 @@ use crate::{
     domain::{
         account::{Call, Closed, Gate, Pass, Probing, Reason, Waits},
         chunk::ChunkState,
+        identity::Kin,
     },
-    provider::CallError,
+    provider::{BatchProvider, CallError},
     store::{
         StoreError,
         chunks::{Release, Step},
@@ -160,11 +161,35 @@ pub async fn unseen(held: &Held<'_>, detail: String, step: Move<'_>) -> Result<A
     wait(held, &closed, clock::millis(held.gateway.settings.poll_max), step).await
 }
 
+/// Has the chunk wait if every key of its account is one of these to where its last create went, as far as is known: what
+/// those answer says nothing of it, a 404 least of all. None: go on.
+pub async fn left_alone(
+    held: &Held<'_>,
+    provider: &dyn BatchProvider,
+    strangers: &[Kin],
+) -> Result<Option<After>, StoreError> {
+    let Some(made) = held.chunk.identity.as_ref().filter(|made| strangers.contains(&provider.kin(made))) else {
+        return Ok(None);
+    };
+    let account = &held.chunk.lane.account;
+    tracing::error!(
+        chunk = %held.chunk.id, %account, sent_to = ?made, now = ?provider.identity(),
+        "another organisation answers under this account's name: the chunk is left alone"
+    );
+    metrics::counter!("batchgate_left_alone_total", "account" => account.clone()).increment(1);
+    let detail = format!(
+        "{account} now belongs to another organisation, or is at another address, than the one these were sent to; they \
+         are left alone: put a key of that one back in api_key_env and its base_url back, or cancel the batch"
+    );
+    let state = &held.chunk.state;
+    unseen(held, detail, Move { from: state, to: state, fields: Vec::new() }).await.map(Some)
+}
+
 /// Waits for the account, never past the deadline; with a little jitter, so that not all come at once.
 async fn wait(held: &Held<'_>, closed: &Closed, delay: Millis, step: Move<'_>) -> Result<After, StoreError> {
     let woken = matches!(closed.reason, Reason::AuthFailed | Reason::AccountPaused);
     let group = woken.then(|| group(&held.chunk.lane.account));
-    let waits = Waits { reason: closed.reason, detail: closed.detail.clone(), group };
+    let waits = Waits { reason: Some(closed.reason), detail: closed.detail.clone(), group };
     let jitter = held.gateway.settings.poll_min.mul_f64(rand::random::<f64>());
     let release = Release::After(held.within_deadline(delay + clock::millis(jitter)));
     let from = [step.from.word()];

@@ -128,7 +128,7 @@ async fn delay(
     wait: clock::Millis,
     step: Move<'_>,
 ) -> Result<After, StoreError> {
-    let waits = Waits { reason: Reason::TokenLimit, detail, group: Some(group(held.chunk, model)) };
+    let waits = Waits { reason: Some(Reason::TokenLimit), detail, group: Some(group(held.chunk, model)) };
     let (from, release) = ([step.from.word()], Release::After(held.within_deadline(wait)));
     held.try_step(&Step { from: &from, to: step.to, fields: step.fields, release, asking: false, waits: Some(&waits) })
         .await

@@ -10,7 +10,8 @@ use crate::{
     clock::{self, Millis},
     domain::{
         account::{Call, Reason},
-        chunk::{Adopted, ChunkState, ClosedLedger, Item, Ledger, Recorded, Verdict},
+        chunk::{Adopted, ChunkState, ClosedLedger, Item, Ledger, Recorded, Search, Verdict},
+        identity::Kin,
         key::CacheKey,
         outcome::{Failure, FailureCode, Outcome},
         settlement::Settlement,
@@ -29,6 +30,9 @@ use std::{collections::HashMap, time::Duration};
 /// Staged answers are written in groups of this many bytes or this many answers.
 const GROUP_BYTES: usize = 1 << 20;
 const GROUP_ANSWERS: usize = 500;
+/// Under whose keys nothing is said of what we bought. At another address of the same organisation it may be the same
+/// account through a proxy: an id tells.
+const ANOTHERS: &[Kin] = &[Kin::Another];
 
 /// One look at a running chunk.
 pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> Result<After, StoreError> {
@@ -39,6 +43,9 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
     let Some(provider) = held.provider() else {
         return no_provider(held).await;
     };
+    if let Some(after) = account::left_alone(held, &**provider, ANOTHERS).await? {
+        return Ok(after);
+    }
     let passage = match account::enter(held, Call::Read).await? {
         Ok(passage) => passage,
         Err(after) => return Ok(after),
@@ -48,6 +55,9 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
         return match provider.cancel(&remote).await {
             Ok(()) | Err(CallError::NotFound { .. } | CallError::Refused { .. }) => {
                 passage.answered(held).await?;
+                if let Some(after) = account::left_alone(held, &**provider, ANOTHERS).await? {
+                    return Ok(after);
+                }
                 tracing::info!(chunk = %held.chunk.id, remote = %remote.0, "provider asked to cancel");
                 let sent = vec![("cancel_sent", "1".to_owned())];
                 let soon = Release::After(clock::millis(held.gateway.settings.poll_min));
@@ -59,6 +69,9 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
     let status = provider.status(&remote).await;
     if matches!(status, Ok(_) | Err(CallError::NotFound { .. } | CallError::Refused { .. })) {
         passage.answered(held).await?;
+        if let Some(after) = account::left_alone(held, &**provider, ANOTHERS).await? {
+            return Ok(after); // only now it is known whose key this is
+        }
     }
     match status {
         Ok(RemoteStatus::Running { reported }) => still_running(held, reported).await,
@@ -73,11 +86,8 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
     }
 }
 
-/// 5 s growing by half each time to 60 s, with a fifth of jitter (with the default settings).
 async fn still_running(held: &Held<'_>, reported: u64) -> Result<After, StoreError> {
-    let settings = &held.gateway.settings;
-    let grown = settings.poll_min.mul_f64(1.5_f64.powi(held.chunk.polls.min(30).cast_signed()));
-    let wait = grown.min(settings.poll_max).mul_f64(0.8 + 0.4 * rand::random::<f64>());
+    let wait = held.poll_wait();
     let fields = vec![
         ("polls", (held.chunk.polls + 1).to_string()),
         ("fails", "0".to_owned()),
@@ -209,6 +219,9 @@ pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreEr
     let Some(provider) = held.provider() else {
         return no_provider(held).await;
     };
+    if let Some(after) = account::left_alone(held, &**provider, ANOTHERS).await? {
+        return Ok(after);
+    }
     let passage = match account::enter(held, Call::Read).await? {
         Ok(passage) => passage,
         Err(after) => return Ok(after),
@@ -260,7 +273,8 @@ async fn foreign(held: &Held<'_>, remote: &str, adopted: &Adopted) -> Result<Aft
     let mut tried = held.chunk.tried.clone();
     tried.push(remote.to_owned());
     let tried = ("tried", serde_json::to_string(&tried).expect("strings serialize"));
-    let state = ChunkState::InDoubt { newest_before: adopted.newest_before.clone(), looks: 0 };
+    let newest_before = adopted.newest_before.clone();
+    let state = ChunkState::InDoubt(Search { newest_before, ..Search::default() });
     held.step(&["harvested"], &state, vec![tried], Release::After(0)).await
 }
 

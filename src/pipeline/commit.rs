@@ -111,7 +111,7 @@ fn count_results(delta: &Delta) {
 fn counter(state: &ChunkState) -> &'static str {
     match state {
         ChunkState::Planned => "c_planned",
-        ChunkState::Submitting { .. } | ChunkState::InDoubt { .. } => "c_submitting",
+        ChunkState::Submitting { .. } | ChunkState::InDoubt(_) => "c_submitting",
         ChunkState::Asking | ChunkState::Running { .. } | ChunkState::Harvested { .. } | ChunkState::Settled => {
             "c_running"
         }

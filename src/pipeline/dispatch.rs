@@ -1,28 +1,23 @@
-//! Brings a planned chunk to its provider, and finds out what became of a create whose answer was lost.
+//! Brings a planned chunk to its provider.
 //!
 //! The intent is written before the call and the provider's id right after it. A death or a lost answer in between
-//! leaves the chunk *in doubt*; only looking at the provider's list, twice, with a pause, leads back to planned.
+//! leaves the chunk in [`doubt`].
 
-use super::{Gateway, Provider, account, account::Move, account::Passage, budget, commit};
+use super::{Gateway, Provider, account, account::Move, account::Passage, budget, commit, creates, doubt, outgoing};
 use crate::{
     clock::{self, Millis},
     domain::{
         account::{Call, Reason, Waits},
-        chunk::{Adopted, ChunkState, Item},
-        key::CacheKey,
+        chunk::{Adopted, ChunkState},
         outcome::{Ending, Failure, FailureCode},
         settlement::{Rules, Settlement},
     },
-    provider::{
-        BatchProvider, CallError, Candidate, CreateError, Doubt, InputFile, OpenLines, OutLine, Parcel, ReadError,
-        RemoteId,
-    },
+    provider::{BatchProvider, CallError, CreateError, Created, InputFile, Parcel, RemoteId},
     store::{
         StoreError,
         chunks::{Chunk, Lease, Release, Step, Stepped},
     },
 };
-use futures_util::{StreamExt, TryStreamExt, stream};
 use std::{sync::Arc, time::Duration};
 
 /// A chunk in a worker's hands.
@@ -53,8 +48,6 @@ const PATIENCE_AFTER_DEADLINE: Duration = Duration::from_secs(30 * 60);
 const UNCONFIGURED: Duration = Duration::from_secs(60);
 /// Creates in a row that may miss the uploaded file, which providers show late, before it is uploaded anew.
 const INPUT_PATIENCE: u32 = 6;
-/// Looks at the provider's list before a create counts as not made.
-const LOOKS: u32 = 2;
 
 impl Held<'_> {
     pub fn provider(&self) -> Option<&Arc<dyn BatchProvider>> {
@@ -76,11 +69,10 @@ impl Held<'_> {
         fields: Vec<(&'static str, String)>,
         release: Release,
     ) -> Result<After, StoreError> {
-        let in_doubt = matches!(to, ChunkState::InDoubt { .. }).then(|| Waits {
-            reason: Reason::InDoubt,
-            detail: "the answer to a create was lost; its batch is looked for before anything is sent again".to_owned(),
-            group: None,
-        });
+        let in_doubt = match to {
+            ChunkState::InDoubt(search) => Some(doubt::waits(search)),
+            _ => None,
+        };
         self.try_step(&Step { from, to, fields, release, asking: false, waits: in_doubt.as_ref() }).await
     }
 
@@ -122,6 +114,14 @@ impl Held<'_> {
         account::failed(self, Call::Read, error, Move { from: state, to: state, fields: Vec::new() }).await
     }
 
+    /// Between two looks at something that runs: 5 s growing by half each time to 60 s, with a fifth of jitter (with the
+    /// default settings).
+    pub fn poll_wait(&self) -> Duration {
+        let settings = &self.gateway.settings;
+        let grown = settings.poll_min.mul_f64(1.5_f64.powi(self.chunk.polls.min(30).cast_signed()));
+        grown.min(settings.poll_max).mul_f64(0.8 + 0.4 * rand::random::<f64>())
+    }
+
     /// A wait, cut at the deadline or at the end of the provider's patience after it.
     pub fn within_deadline(&self, wait: Millis) -> Millis {
         let patience = if self.ending.is_some() { PATIENCE_AFTER_DEADLINE } else { Duration::ZERO };
@@ -149,11 +149,16 @@ impl Held<'_> {
 
 /// Uploads and creates. The chunk is planned.
 pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
-    if let Some(ending) = held.ending {
-        let items = held.gateway.store.items(held.chunk.id).await?;
-        return commit::settle(held, Settlement::all(items, &ending.failure())).await;
+    let Some(provider) = held.provider() else {
+        return if held.ending.is_some() { unsent(held).await } else { no_provider(held).await };
+    };
+    let server = held.gateway.store.server().await?;
+    if !server.is_empty() && held.chunk.server.as_ref() != Some(&server) {
+        return doubt::after_restart(held, &**provider).await;
     }
-    let Some(provider) = held.provider() else { return no_provider(held).await };
+    if held.ending.is_some() {
+        return unsent(held).await;
+    }
     let passage = match account::enter(held, Call::Create).await? {
         Ok(passage) => passage,
         Err(after) => return Ok(after),
@@ -162,7 +167,7 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
         Ok(beside) => beside,
         Err(after) => return Ok(after),
     };
-    let parcel = parcel(held).await?;
+    let parcel = outgoing::parcel(held).await?;
     let input = match &held.chunk.input {
         Some(known) => Some(InputFile(known.clone())),
         None => match provider.upload(&parcel).await {
@@ -171,51 +176,94 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
             Err(error) => return not_created(held, passage, &error, &ChunkState::Planned).await,
         },
     };
+    if let Err(after) = creates::take(held, &**provider).await? {
+        return Ok(after);
+    }
+    let (after, fate) = create(held, &**provider, passage, beside, (&parcel, input.as_ref())).await?;
+    if fate == Fate::Known && !provider.labels() {
+        creates::release(held).await;
+    }
+    Ok(after)
+}
+
+/// Nobody wants it any more, and nothing of it was sent.
+async fn unsent(held: &Held<'_>) -> Result<After, StoreError> {
+    let items = held.gateway.store.items(held.chunk.id).await?;
+    let failure = held.ending.unwrap_or(Ending::Canceled).failure();
+    commit::settle(held, Settlement::all(items, &failure)).await
+}
+
+/// Whether we know what became of a create.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Created, and its id is stored; or certainly not.
+    Known,
+    InDoubt,
+}
+
+/// Writes the intent and creates.
+async fn create(
+    held: &Held<'_>,
+    provider: &dyn BatchProvider,
+    passage: Passage,
+    beside: u64,
+    (parcel, input): (&Parcel, Option<&InputFile>),
+) -> Result<(After, Fate), StoreError> {
     let newest_before = match provider.newest().await {
         Ok(newest) => newest.map(|newest| serde_json::to_string(&newest).expect("strings serialize")),
-        Err(error) => return not_created(held, passage, &error, &ChunkState::Planned).await,
+        Err(error) => return Ok((not_created(held, passage, &error, &ChunkState::Planned).await?, Fate::Known)),
     };
+    if let Some(newest) = &newest_before {
+        creates::note_newest(held, newest).await?;
+    }
     let submitting = ChunkState::Submitting { newest_before: newest_before.clone() };
-    let attempt = ("attempt", (held.chunk.attempt + 1).to_string());
-    let fields = vec![attempt, ("credential", provider.credential()), ("beside", beside.to_string())];
+    let mut fields = doubt::attempt(held, provider);
+    fields.push(("beside", beside.to_string()));
     let (from, release) = (&["planned"], Release::Hold);
     let intent = Step { from, to: &submitting, fields, release, asking: true, waits: None };
     match held.gateway.store.step(held.lease, &intent).await? {
         Stepped::Done => {}
-        Stepped::Ending => return Ok(After::Continue),
-        Stepped::Lost | Stepped::Elsewhere(_) => return Ok(After::Finished),
+        Stepped::Ending => return Ok((After::Continue, Fate::Known)),
+        Stepped::Lost | Stepped::Elsewhere(_) => return Ok((After::Finished, Fate::Known)),
     }
-    let parcel = Parcel { attempt: held.chunk.attempt + 1, ..parcel };
-    match provider.create(&parcel, input.as_ref()).await {
-        Ok(created) => {
-            metrics::counter!("batchgate_submits_total", "outcome" => "created").increment(1);
-            tracing::info!(chunk = %held.chunk.id, remote = %created.remote.0, prompts = held.chunk.prompts, "chunk submitted");
-            held.gateway.store.know_remote(&created.remote.0, held.chunk.id).await.unwrap_or_else(|error| {
-                tracing::warn!(chunk = %held.chunk.id, %error, "note the provider's batch id");
-            });
-            let identity = ("identity", created.identity.unwrap_or_default());
-            // The provider's id first: until it is written, a crash here is a doubt.
-            let after = running(held, &["submitting"], &created.remote, None, vec![identity]).await?;
-            passage.answered(held).await.unwrap_or_else(|error| {
-                tracing::warn!(chunk = %held.chunk.id, %error, "note that the account works");
-            });
-            Ok(after)
-        }
+    if !provider.labels() && !creates::still_ours(held).await? {
+        tracing::warn!(chunk = %held.chunk.id, "the turn to create was taken over meanwhile; later");
+        let soon = Release::After(clock::millis(held.gateway.settings.poll_min));
+        return Ok((held.step(&["submitting"], &ChunkState::Planned, Vec::new(), soon).await?, Fate::Known));
+    }
+    let parcel = Parcel { attempt: held.chunk.attempt + 1, ..parcel.clone() };
+    match provider.create(&parcel, input).await {
+        Ok(created) => Ok((created_at_last(held, passage, &created).await?, Fate::Known)),
         Err(CreateError::NotCreated(error)) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "not_created").increment(1);
-            not_created(held, passage, &error, &submitting).await
+            Ok((not_created(held, passage, &error, &submitting).await?, Fate::Known))
         }
         Err(error @ CreateError::Unknown { .. }) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "in_doubt").increment(1);
             let detail = error.head();
             tracing::warn!(chunk = %held.chunk.id, detail, "the create's answer was lost; the chunk is in doubt");
-            doubt(held, newest_before).await
+            Ok((doubt::begin(held, newest_before).await?, Fate::InDoubt))
         }
     }
 }
 
+/// The provider's id first: until it is written, a crash here is a doubt.
+async fn created_at_last(held: &Held<'_>, passage: Passage, created: &Created) -> Result<After, StoreError> {
+    metrics::counter!("batchgate_submits_total", "outcome" => "created").increment(1);
+    tracing::info!(chunk = %held.chunk.id, remote = %created.remote.0, prompts = held.chunk.prompts, "chunk submitted");
+    held.gateway.store.know_remote(&created.remote.0, held.chunk.id).await.unwrap_or_else(|error| {
+        tracing::warn!(chunk = %held.chunk.id, %error, "note the provider's batch id");
+    });
+    let fields = vec![doubt::identity(&created.identity)];
+    let after = running(held, &["submitting"], &created.remote, None, fields).await?;
+    passage.answered(held).await.unwrap_or_else(|error| {
+        tracing::warn!(chunk = %held.chunk.id, %error, "note that the account works");
+    });
+    Ok(after)
+}
+
 /// The chunk runs at the provider: the first poll comes after the shortest interval.
-async fn running(
+pub(super) async fn running(
     held: &Held<'_>,
     from: &[&'static str],
     remote: &RemoteId,
@@ -224,6 +272,7 @@ async fn running(
 ) -> Result<After, StoreError> {
     let zero = || "0".to_owned();
     fields.extend([("polls", zero()), ("fails", zero()), ("submitted_at", held.now.to_string())]);
+    fields.push(("unaccounted", String::new()));
     let running = ChunkState::Running { remote: remote.0.clone(), adopted };
     held.step(from, &running, fields, Release::After(clock::millis(held.gateway.settings.poll_min))).await
 }
@@ -274,126 +323,9 @@ pub(super) async fn no_provider(held: &Held<'_>) -> Result<After, StoreError> {
         return held.give_up().await;
     }
     let detail = format!("no provider named {} is configured any more: put it back", held.chunk.lane.account);
-    let waits = Waits { reason: Reason::AccountPaused, detail, group: None };
+    let waits = Waits { reason: Some(Reason::AccountPaused), detail, group: None };
     let wait = clock::millis(UNCONFIGURED.min(held.gateway.settings.poll_max * 4));
     let (state, fields, release) = (&held.chunk.state, Vec::new(), Release::After(held.within_deadline(wait)));
     let from = [state.word()];
     held.try_step(&Step { from: &from, to: state, fields, release, asking: false, waits: Some(&waits) }).await
-}
-
-/// A dispatch before ours died between intent and id, or the answer was lost: look at the provider's list, soon.
-pub async fn doubt(held: &Held<'_>, newest_before: Option<String>) -> Result<After, StoreError> {
-    let soon = clock::millis(held.gateway.settings.poll_min);
-    let state = ChunkState::InDoubt { newest_before, looks: 0 };
-    held.step(&["submitting"], &state, Vec::new(), Release::After(soon)).await
-}
-
-/// Looks for the batch of a create whose answer was lost.
-pub async fn look(held: &Held<'_>, newest_before: Option<&String>, looks: u32) -> Result<After, StoreError> {
-    let Some(provider) = held.provider() else { return no_provider(held).await };
-    let passage = match account::enter(held, Call::Read).await? {
-        Ok(passage) => passage,
-        Err(after) => return Ok(after),
-    };
-    let question = Doubt {
-        chunk: held.chunk.id.to_string(),
-        deployment: held.gateway.settings.deployment.clone(),
-        attempt: held.chunk.attempt,
-        prompts: held.chunk.prompts,
-        input: held.chunk.input.clone().map(InputFile),
-        credential: held.chunk.credential.clone(),
-        newest_before: newest_before.and_then(|text| serde_json::from_str(text).ok()),
-    };
-    let found = match provider.find(&question).await {
-        Ok(found) => found,
-        Err(CallError::NotFound { .. }) => {
-            passage.answered(held).await?;
-            let detail = format!(
-                "it is not certain whether {} took a chunk, for the key it was sent with is not let in any more: \
-                 put that key back behind the new one in api_key_env, or cancel the batch",
-                held.chunk.lane.account
-            );
-            let state = &held.chunk.state;
-            return account::unseen(held, detail, Move { from: state, to: state, fields: Vec::new() }).await;
-        }
-        Err(error) => return held.later(&error).await,
-    };
-    passage.answered(held).await?;
-    let mut ours = None;
-    // Oldest first: if two are ours the older is kept.
-    for candidate in found.into_iter().rev() {
-        let tried = held.chunk.tried.contains(&candidate.remote.0);
-        if candidate.exact || !(tried || another_chunks(held, &candidate.remote).await?) {
-            ours = Some(candidate);
-            break;
-        }
-    }
-    if let Some(Candidate { remote, exact }) = ours {
-        tracing::info!(chunk = %held.chunk.id, remote = %remote.0, exact, "doubt settled: found");
-        metrics::counter!("batchgate_doubts_total", "outcome" => "found").increment(1);
-        let adopted = (!exact).then(|| Adopted { newest_before: newest_before.cloned() });
-        return running(held, &["in_doubt"], &remote, adopted, Vec::new()).await;
-    }
-    if looks + 1 < LOOKS {
-        let pause = clock::millis(held.gateway.settings.poll_max);
-        let state = ChunkState::InDoubt { newest_before: newest_before.cloned(), looks: looks + 1 };
-        return held.step(&["in_doubt"], &state, Vec::new(), Release::After(pause)).await;
-    }
-    tracing::info!(chunk = %held.chunk.id, looks = LOOKS, "doubt settled: never created");
-    metrics::counter!("batchgate_doubts_total", "outcome" => "not_found").increment(1);
-    held.step(&["in_doubt"], &ChunkState::Planned, Vec::new(), Release::After(0)).await
-}
-
-/// True if this provider batch is known to be another chunk's: its create was answered.
-async fn another_chunks(held: &Held<'_>, remote: &RemoteId) -> Result<bool, StoreError> {
-    let owner = held.gateway.store.remote_owner(&remote.0).await?;
-    Ok(owner.is_some_and(|owner| owner != held.chunk.id))
-}
-
-/// The chunk as the provider will see it; its prompts are read from the spool when they are sent.
-async fn parcel(held: &Held<'_>) -> Result<Parcel, StoreError> {
-    let chunk = held.chunk;
-    let settings = &held.gateway.settings;
-    let open = open_lines(held, &held.gateway.store.items(chunk.id).await?);
-    Ok(Parcel {
-        chunk: chunk.id.to_string(),
-        deployment: settings.deployment.clone(),
-        attempt: chunk.attempt,
-        endpoint: chunk.lane.endpoint,
-        model: chunk.lane.model.clone().unwrap_or_default(),
-        headers: chunk.lane.headers.clone(),
-        prompts: chunk.prompts,
-        wire_bytes: chunk.wire_bytes,
-        open,
-    })
-}
-
-/// The way to the bodies of some of the chunk's questions, page by page of the spool.
-pub(super) fn open_lines(held: &Held<'_>, items: &[Item]) -> OpenLines {
-    let (chunk, ids) = (held.chunk, commit::wire_ids(held.chunk));
-    let mut pages: Vec<(u32, Vec<CacheKey>)> = Vec::new();
-    for item in items {
-        let home = item.places[0].page;
-        match pages.last_mut() {
-            Some((page, keys)) if *page == home => keys.push(item.key),
-            _ => pages.push((home, vec![item.key])),
-        }
-    }
-    let (store, batch, pages) = (held.gateway.store.clone(), chunk.id.batch, Arc::new(pages));
-    Arc::new(move || {
-        let (store, ids, pages) = (store.clone(), ids.clone(), Arc::clone(&pages));
-        let pages = (0..pages.len()).map(move |at| pages[at].clone());
-        let read = move |(page, keys): (u32, Vec<CacheKey>)| {
-            let (store, ids) = (store.clone(), ids.clone());
-            async move {
-                let mut bodies = store.spool(batch, page).await.map_err(|error| ReadError(error.to_string()))?;
-                let line = |key: CacheKey| match bodies.remove(&key) {
-                    Some(body) => Ok(OutLine { custom_id: ids.write(&key), body }),
-                    None => Err(ReadError(format!("page {page} of {batch} lacks a prompt of the chunk"))),
-                };
-                Ok::<_, ReadError>(stream::iter(keys.into_iter().map(line).collect::<Vec<_>>()))
-            }
-        };
-        stream::iter(pages).then(read).try_flatten().boxed()
-    })
 }

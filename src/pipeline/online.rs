@@ -12,7 +12,8 @@ use super::{
     Gateway, Provider, account,
     account::{Move, Passage},
     commit,
-    dispatch::{After, Held, no_provider, open_lines},
+    dispatch::{After, Held, no_provider},
+    outgoing::open_lines,
 };
 use crate::{
     clock::{self, Millis},

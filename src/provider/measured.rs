@@ -4,7 +4,11 @@ use super::{
     BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId,
     RemoteStatus, Throttle,
 };
-use crate::domain::{limits::BatchLimits, prompt::Endpoint};
+use crate::domain::{
+    identity::{Identity, Kin},
+    limits::BatchLimits,
+    prompt::Endpoint,
+};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use std::{future::Future, sync::Arc, time::Instant};
@@ -37,6 +41,18 @@ impl BatchProvider for Measured {
 
     fn throttle(&self) -> Option<Throttle> {
         self.0.throttle()
+    }
+
+    fn labels(&self) -> bool {
+        self.0.labels()
+    }
+
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
+    fn kin(&self, made: &Identity) -> Kin {
+        self.0.kin(made)
     }
 
     fn credential(&self) -> String {

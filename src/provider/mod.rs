@@ -5,6 +5,7 @@
 
 use crate::domain::{
     account::Call,
+    identity::{Identity, Kin},
     limits::BatchLimits,
     outcome::Outcome,
     prompt::{ApiHeaders, Endpoint},
@@ -21,6 +22,7 @@ mod exchange;
 mod faults;
 mod harvest;
 mod json;
+mod keys;
 mod lines;
 mod measured;
 pub mod online;
@@ -65,8 +67,17 @@ pub trait BatchProvider: Send + Sync {
     /// Batches that may be the one whose create answer was lost, newest first.
     async fn find(&self, doubt: &Doubt) -> Result<Vec<Candidate>, CallError>;
 
-    /// The id and creation time of the newest batch of this account: what `find` counts as "before" (Anthropic only).
+    /// The id and creation time of the newest batch the creating key sees: what `find` counts as "before" (Anthropic only).
     async fn newest(&self) -> Result<Option<Newest>, CallError>;
+
+    /// True where a batch bears our label. Where none can, creates go one by one: see [`crate::domain::creates`].
+    fn labels(&self) -> bool;
+
+    /// Whose account the creating key reaches, as far as replies have said.
+    fn identity(&self) -> Identity;
+
+    /// Whether the account's keys reach where this was made, as far as replies have said. Makes no call.
+    fn kin(&self, made: &Identity) -> Kin;
 
     /// What the headers of replies have said since this was last asked.
     fn throttle(&self) -> Option<Throttle>;
@@ -147,8 +158,8 @@ pub struct InputFile(pub String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Created {
     pub remote: RemoteId,
-    /// The organisation or workspace the reply headers report; none where they say nothing.
-    pub identity: Option<String>,
+    /// Whose account took it.
+    pub identity: Identity,
 }
 
 /// Where a batch is, in three words for every provider.
@@ -229,11 +240,16 @@ pub struct LineFault {
 pub struct Doubt {
     pub chunk: String,
     pub deployment: String,
+    /// The first attempt of which nobody knows what became; those after it may have been made, too.
     pub attempt: u32,
     pub prompts: usize,
     pub input: Option<InputFile>,
     /// The key the create was sent with, as [`BatchProvider::credential`] calls it.
     pub credential: Option<String>,
+    /// Whose account it was sent to, as far as it is known.
+    pub identity: Option<Identity>,
+    /// Unix milliseconds before which it cannot have been made; an hour is granted to clocks that differ.
+    pub not_before: Option<u64>,
     /// The newest batch listed just before the create (Anthropic); only newer ones are candidates.
     pub newest_before: Option<Newest>,
 }
@@ -251,9 +267,18 @@ pub struct Newest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     pub remote: RemoteId,
-    /// True where the provider's label names our chunk and attempt: no doubt is left (OpenAI). False: its size and
-    /// time fit (Anthropic); its custom_ids are checked at harvest.
-    pub exact: bool,
+    pub evidence: Evidence,
+}
+
+/// Why a batch may be ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// Its label names our deployment, chunk and attempt: no doubt is left (OpenAI).
+    Label,
+    /// It bears no label, and was made of our input file, which no other chunk has.
+    InputFile,
+    /// Its size and time fit (Anthropic). Only its custom_ids can tell.
+    Size,
 }
 
 /// A call that may be repeated failed. The variants are what the caller does next.

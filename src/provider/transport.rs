@@ -4,21 +4,24 @@
 //! of downloads, compression, HTTP/2 (its default windows made large bodies five times slower), and any log of a body.
 
 use super::{
-    CallError, Candidate, CreateError, Throttle,
+    CallError, CreateError, Throttle,
     download::Download,
     exchange::{self, Outgoing, Patience, Reply, Unanswered},
     faults::{self, PauseSigns},
+    keys::{Key, Round},
     lines::MAX_LINE,
     parcel::Progress,
     rates,
     registry::{Account, AccountError},
-    secret::Secret,
 };
-use crate::domain::account::Call;
+use crate::domain::{
+    account::Call,
+    identity::{Identity, Kin},
+};
 use bytes::Bytes;
 use reqwest::{
     Client, ClientBuilder, Method, RequestBuilder, Response, StatusCode, Url,
-    header::{HeaderName, HeaderValue, LOCATION},
+    header::{HeaderMap, HeaderName, HeaderValue, LOCATION},
     redirect, retry,
 };
 use std::{
@@ -51,9 +54,7 @@ pub(super) struct Transport {
     pub account: String,
     pub dialect: &'static Dialect,
     base: Url,
-    keys: Vec<HeaderValue>,
-    /// The keys' text, so that a provider that quotes one is not quoted by us.
-    secrets: Vec<Secret>,
+    keys: Vec<Key>,
     pooled: Client,
     /// A connection of its own for each create: one out of a pool may be half dead, and every reset is a doubt.
     fresh: Client,
@@ -93,15 +94,9 @@ impl Transport {
         if !matches!(base.scheme(), "http" | "https") || base.query().is_some() || base.fragment().is_some() {
             return Err(base_error());
         }
-        let header = |(index, key): (usize, &Secret)| {
-            let unusable = || AccountError::UnusableKey { account: name(), number: index + 1 };
-            if key.reveal().trim().is_empty() {
-                return Err(unusable());
-            }
-            let mut value =
-                HeaderValue::from_str(&format!("{}{}", dialect.key_prefix, key.reveal())).map_err(|_| unusable())?;
-            value.set_sensitive(true);
-            Ok(value)
+        let key = |(index, secret)| {
+            Key::new(dialect.key_prefix, secret)
+                .ok_or_else(|| AccountError::UnusableKey { account: name(), number: index + 1 })
         };
         let plain = || {
             Client::builder()
@@ -118,8 +113,7 @@ impl Transport {
             account: name(),
             dialect,
             base,
-            keys: account.api_keys.iter().enumerate().map(header).collect::<Result<_, _>>()?,
-            secrets: account.api_keys.clone(),
+            keys: account.api_keys.iter().enumerate().map(key).collect::<Result<_, _>>()?,
             pooled: client(pool(plain()))?,
             fresh: client(plain().pool_max_idle_per_host(0))?,
             stall: account.stall,
@@ -143,36 +137,46 @@ impl Transport {
     /// The same with one key alone.
     pub(super) async fn call_with(
         &self,
-        key: &HeaderValue,
+        key: &Key,
         what: &str,
         method: Method,
         path: &str,
     ) -> Result<Reply, CallError> {
         let post = method == Method::POST;
-        let mut builder = self.request(&self.pooled, method, self.url(path), Some(key), &[]);
+        let mut builder = self.request(&self.pooled, method, self.url(path), Some(&key.header), &[]);
         if post {
             builder = builder.header("content-length", "0"); // some proxies refuse a POST without it
         }
         let reply = exchange::whole(builder, &Progress::whole(), self.brief())
             .await
             .map_err(|lost| again(what, lost.detail))?;
-        self.note(Call::Read, reply.status, &reply.headers);
+        self.note(Call::Read, key, reply.status, &reply.headers);
         if reply.status.is_success() { Ok(reply) } else { Err(self.failure(what, &reply)) }
     }
 
-    /// Every key with its name.
-    pub(super) fn keys(&self) -> impl Iterator<Item = (String, &HeaderValue)> {
-        self.secrets.iter().map(Secret::name).zip(&self.keys)
+    pub(super) fn keys(&self) -> &[Key] {
+        &self.keys
     }
 
-    /// As [`super::BatchProvider::credential`].
-    pub(super) fn credential(&self) -> String {
-        self.secrets.first().map(Secret::name).unwrap_or_default()
+    /// The key that creates. An account has one: checked in [`Transport::new`]; a server asked one by one may have none.
+    pub(super) fn first_key(&self) -> &Key {
+        self.keys.first().expect("an account has a key: checked in Transport::new")
     }
 
     /// As [`super::BatchProvider::has_credential`].
     pub(super) fn has_credential(&self, name: &str) -> bool {
-        self.secrets.iter().any(|key| key.name() == name)
+        self.keys.iter().any(|key| key.name() == name)
+    }
+
+    /// As [`super::BatchProvider::identity`].
+    pub(super) fn identity(&self) -> Identity {
+        self.first_key().heard().unwrap_or_else(|| self.identity_of(None))
+    }
+
+    /// As [`super::BatchProvider::kin`].
+    pub(super) fn kin(&self, made: &Identity) -> Kin {
+        let heard: Vec<Option<Identity>> = self.keys.iter().map(Key::heard).collect();
+        made.kin(heard.iter().map(Option::as_ref))
     }
 
     /// As [`super::BatchProvider::throttle`].
@@ -180,8 +184,13 @@ impl Transport {
         self.throttle.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Keeps what a reply's headers say of the account, until somebody asks; the longest wait of the widest kind counts.
-    fn note(&self, call: Call, status: StatusCode, headers: &reqwest::header::HeaderMap) {
+    /// Keeps whose account a reply says this is, and what its headers say of the account's limits until somebody asks: the
+    /// longest wait of the widest kind counts.
+    fn note(&self, call: Call, key: &Key, status: StatusCode, headers: &HeaderMap) {
+        let identity = self.identity_of(Some(headers));
+        if status.is_success() || identity.organisation.is_some() {
+            key.hear(identity);
+        }
         let Some(new) = rates::read(call, status, headers) else { return };
         let weight = |throttle: &Throttle| (throttle.call == Call::Read, throttle.wait);
         let mut kept = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,9 +207,10 @@ impl Transport {
         form: reqwest::multipart::Form,
         progress: &Progress,
     ) -> Result<Reply, CallError> {
-        let builder = self.request(&self.fresh, Method::POST, self.url(path), self.keys.first(), &[]).multipart(form);
+        let key = self.first_key();
+        let builder = self.request(&self.fresh, Method::POST, self.url(path), Some(&key.header), &[]).multipart(form);
         let sent = exchange::whole(builder, progress, self.patient()).await;
-        sent.iter().for_each(|reply| self.note(Call::Create, reply.status, &reply.headers));
+        sent.iter().for_each(|reply| self.note(Call::Create, key, reply.status, &reply.headers));
         match sent {
             Ok(reply) if reply.status.is_success() => Ok(reply),
             Ok(reply) => Err(self.failure(what, &reply)),
@@ -217,13 +227,14 @@ impl Transport {
         headers: &[(&'static str, String)],
         body: Outgoing,
     ) -> Result<Reply, CreateError> {
+        let key = self.first_key();
         let builder = self
-            .request(&self.fresh, Method::POST, self.url(path), self.keys.first(), headers)
+            .request(&self.fresh, Method::POST, self.url(path), Some(&key.header), headers)
             .header("content-type", "application/json")
             .header("content-length", body.length)
             .body(body.body);
         let sent = exchange::whole(builder, &body.progress, self.patient()).await;
-        sent.iter().for_each(|reply| self.note(Call::Create, reply.status, &reply.headers));
+        sent.iter().for_each(|reply| self.note(Call::Create, key, reply.status, &reply.headers));
         match sent {
             Ok(reply) if reply.status.is_success() => Ok(reply),
             Ok(reply) if reply.status.is_server_error() && reply.status.as_u16() != 529 => {
@@ -238,7 +249,7 @@ impl Transport {
     /// A POST that brings its own answer. With the first key, if there is one; never repeated here.
     pub(super) async fn ask(&self, path: &str, body: Bytes) -> Result<Reply, Unheard> {
         let builder = self
-            .request(&self.pooled, Method::POST, self.url(path), self.keys.first(), &[])
+            .request(&self.pooled, Method::POST, self.url(path), self.keys.first().map(|key| &key.header), &[])
             .header("content-type", "application/json")
             .body(body);
         let response =
@@ -261,12 +272,12 @@ impl Transport {
     pub(super) async fn download(&self, what: &str, path: &str) -> Result<Download, CallError> {
         let mut round = Round::default();
         for key in &self.keys {
-            let response = self.follow(what, self.url(path), key).await?;
+            let response = self.follow(what, self.url(path), &key.header).await?;
             if response.status() == StatusCode::OK {
                 return Ok(Download::new(what.to_owned(), response, self.stall));
             }
             let (status, headers) = (response.status(), response.headers().clone());
-            self.note(Call::Read, status, &headers);
+            self.note(Call::Read, key, status, &headers);
             let body = exchange::body(response, self.stall).await.unwrap_or_default();
             round.shut_out(self.failure(what, &Reply { status, headers, body }))?;
         }
@@ -343,7 +354,7 @@ impl Transport {
 
     /// A text without our keys in it.
     pub(super) fn hide(&self, text: String) -> String {
-        self.secrets.iter().fold(text, |text, key| text.replace(key.reveal(), "***"))
+        self.keys.iter().fold(text, |text, key| key.hide(&text))
     }
 
     fn url(&self, path: &str) -> Url {
@@ -354,11 +365,15 @@ impl Transport {
         url
     }
 
-    /// Whose account answered: organisation, or organisation/workspace.
-    pub(super) fn identity(&self, reply: &Reply) -> Option<String> {
-        let given = |name: &&str| reply.headers.get(*name)?.to_str().ok().filter(|text| !text.is_empty());
+    /// Whose account answered with these headers: organisation, or organisation/workspace.
+    fn identity_of(&self, headers: Option<&HeaderMap>) -> Identity {
+        let given = |name: &&str| headers?.get(*name)?.to_str().ok().filter(|text| !text.is_empty());
         let parts: Vec<&str> = self.dialect.identity.iter().filter_map(given).collect();
-        (!parts.is_empty()).then(|| parts.join("/"))
+        let mut base = self.base.clone();
+        // They fail only where a URL has no host; then there is nothing to take away.
+        let _ = (base.set_username(""), base.set_password(None));
+        let organisation = (!parts.is_empty()).then(|| parts.join("/"));
+        Identity { base: base.as_str().trim_end_matches('/').to_owned(), organisation }
     }
 }
 
@@ -372,78 +387,6 @@ pub(super) enum Unheard {
     Silent(String),
     /// An answer beyond every bound.
     TooLong(String),
-}
-
-/// A round of all keys in which none was let in yet.
-#[derive(Default)]
-struct Round(Option<CallError>);
-
-impl Round {
-    /// Notes a refusal that another key may not meet; any other error ends the round. A 404 outweighs a refused key: the
-    /// key behind it works, and what it says of the object counts.
-    fn shut_out(&mut self, error: CallError) -> Result<(), CallError> {
-        match error {
-            CallError::NotFound { .. } => self.0 = Some(error),
-            CallError::Paused { .. } => self.0 = self.0.take().or(Some(error)),
-            CallError::Again { .. } | CallError::Refused { .. } => return Err(error),
-        }
-        Ok(())
-    }
-
-    fn end(self) -> CallError {
-        self.0.expect("an account has a key: checked in Transport::new")
-    }
-}
-
-/// A search for the batch of a lost create, under one key after another. *Not found* counts only if the key that created
-/// was let in: what it made may be invisible to all others.
-#[derive(Default)]
-pub(super) struct Search {
-    made_with: Option<String>,
-    /// The creating key was let in, and any key was.
-    looked: bool,
-    let_in: bool,
-    refused: Option<CallError>,
-    found: Vec<Candidate>,
-}
-
-impl Search {
-    pub(super) fn new(made_with: Option<&String>) -> Search {
-        Search { made_with: made_with.cloned(), ..Search::default() }
-    }
-
-    /// What a key's list held.
-    pub(super) fn under(&mut self, key: &str, found: Result<Vec<Candidate>, CallError>) -> Result<(), CallError> {
-        match found {
-            Ok(found) => {
-                self.let_in = true;
-                self.looked |= self.made_with.as_deref().is_none_or(|made_with| made_with == key);
-                for one in found {
-                    if !self.found.iter().any(|known| known.remote == one.remote) {
-                        self.found.push(one);
-                    }
-                }
-            }
-            Err(error @ (CallError::Paused { .. } | CallError::NotFound { .. })) => {
-                self.refused.get_or_insert(error);
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    /// # Errors
-    /// No key was let in; or nothing was found and the creating key could not look: `NotFound`.
-    pub(super) fn end(self, what: &str) -> Result<Vec<Candidate>, CallError> {
-        match self.refused {
-            Some(refused) if !self.let_in => Err(refused),
-            _ if self.looked || !self.found.is_empty() => Ok(self.found),
-            _ => {
-                let key = self.made_with.unwrap_or_default();
-                Err(CallError::NotFound { detail: format!("{what}: nothing found, and its key {key} cannot look") })
-            }
-        }
-    }
 }
 
 pub(super) fn again(what: &str, detail: impl std::fmt::Display) -> CallError {

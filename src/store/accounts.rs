@@ -1,10 +1,10 @@
-//! What all gateways know of a provider account: its gate, and the tokens it has enqueued. A change is worked out by
+//! What all gateways know of a provider account: its gate, the tokens it has enqueued, and whose turn it is to create. A change is worked out by
 //! the domain and swapped in if nobody was faster.
 
 use super::{Store, StoreError, keys::Keys, script};
 use crate::{
     clock::Millis,
-    domain::{account::Gate, budget::Budget, chunk::ChunkState, id::ChunkId},
+    domain::{account::Gate, budget::Budget, chunk::ChunkState, creates::Creates, id::ChunkId},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
@@ -13,6 +13,8 @@ use std::time::Duration;
 const SWAPS: u32 = 50;
 const GATE_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 const BUDGET_KEPT: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+/// As long as it is kept whose a provider's batch is.
+const CREATES_KEPT: Duration = Duration::from_secs(31 * 24 * 60 * 60);
 
 impl Store {
     /// An account's gate as it is, and the time.
@@ -43,6 +45,29 @@ impl Store {
         change: impl FnMut(&mut Budget, Millis) -> T,
     ) -> Result<T, StoreError> {
         self.change(&Keys::budget(account, model), BUDGET_KEPT, change).await
+    }
+
+    /// An account's creates as they are.
+    pub async fn creates(&self, account: &str) -> Result<Creates, StoreError> {
+        let (text, _) = self.read_with_time(&Keys::creates(account)).await?;
+        unpack(&text, "creates")
+    }
+
+    /// Changes whose turn it is to create; as [`Store::change_gate`].
+    pub async fn change_creates<T>(
+        &self,
+        account: &str,
+        change: impl FnMut(&mut Creates, Millis) -> T,
+    ) -> Result<T, StoreError> {
+        self.change(&Keys::creates(account), CREATES_KEPT, change).await
+    }
+
+    /// The state's word of a chunk that is named as [`Store::reservation`] names it, of whatever namespace.
+    pub async fn state_of(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let Some((namespace, chunk)) = name.split_once("}:") else { return Ok(None) };
+        let mut ask = redis::cmd("HGET");
+        ask.arg(Keys::chunk_of(namespace, chunk)).arg("state");
+        Ok(ask.query_async(&mut self.lease.clone()).await?)
     }
 
     /// Takes chunks out of a budget that are settled or gone: whoever settled them died before he said so.
@@ -143,6 +168,11 @@ mod tests {
         let text = r#"1{"pause":{"reason":"auth_failed","detail":"401","since":5,"creates":true,"reads":false,"failures":0,"probe_at":1005,"prober":""},"creates":{"until":0,"detail":""},"reads":{"until":0,"detail":""}}"#;
         assert_eq!(pack(&gate), text);
         assert_eq!(unpack::<Gate>(text, "gate").expect("readable"), gate);
+        let mut creates = Creates::default();
+        creates.take(&crate::domain::creates::Turn::new("{default}:x", "t")).expect("free");
+        creates.note_newest("n");
+        let text = r#"1{"turn":{"chunk":"{default}:x","dispatch":"t"},"newest":"n"}"#;
+        assert_eq!((pack(&creates), unpack::<Creates>(text, "creates").expect("readable")), (text.to_owned(), creates));
         let mut budget = Budget::default();
         budget.reserve("{default}:x", 7);
         let text = r#"1{"cap":null,"stated":null,"judged":0,"in_flight":{"{default}:x":7}}"#;

@@ -4,10 +4,11 @@ use super::{Store, StoreError, record, script};
 use crate::{
     clock::Millis,
     domain::{
-        account::Waits,
+        account::{Reason, Waits},
         batch::CacheMode,
-        chunk::{Adopted, ChunkState, Item, Lane},
+        chunk::{Adopted, ChunkState, Item, Lane, Search},
         id::{BatchId, ChunkId, Token, WireTag},
+        identity::Identity,
     },
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -65,6 +66,12 @@ pub struct Chunk {
     pub backed_off: u32,
     /// Which of the account's keys its last create was sent with, as the adapter calls it.
     pub credential: Option<String>,
+    /// Whose account its last create was sent to, as far as it is known.
+    pub identity: Option<Identity>,
+    /// Creates before this one's number are accounted for; none: all but the last are.
+    pub unaccounted: Option<u32>,
+    /// Which start of Redis its facts are known from; see [`Store::server`].
+    pub server: Option<String>,
     /// Estimated tokens others had enqueued when its last create was sent.
     pub beside: u64,
     /// How often in a row it was refused for the token limit with nothing beside it.
@@ -137,6 +144,7 @@ impl NewChunk {
             ("wire_bytes", self.wire_bytes.to_string()),
             ("deadline", self.deadline.to_string()),
             ("team", self.team.clone()),
+            ("server", store.known_server()),
         ];
         pipe.hset_multiple(store.keys.chunk(self.id), &fields).ignore();
         if let Some(moment) = self.fresh_since {
@@ -232,7 +240,7 @@ impl Store {
             Release::After(delay) => call.arg(delay),
         };
         call.arg(self.skew_ms).arg(if step.asking { "asking" } else { "" });
-        call.arg(step.waits.map_or("", |waits| waits.reason.word()));
+        call.arg(step.waits.and_then(|waits| waits.reason).map_or("", Reason::word));
         call.arg(step.waits.map_or("", |waits| waits.detail.as_str()));
         call.arg(step.waits.and_then(|waits| waits.group.as_deref()).unwrap_or("")).arg(self.keys.prefix());
         for (name, value) in state_fields(step.to).into_iter().chain(step.fields.iter().cloned()) {
@@ -252,26 +260,31 @@ impl Store {
 fn state_fields(state: &ChunkState) -> Vec<(&'static str, String)> {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let flag = |set: bool| if set { "1".to_owned() } else { String::new() };
+    let list = |list: &[String]| serde_json::to_string(list).expect("strings serialize");
     let (mut newest, mut looks, mut remote, mut sources, mut looked, mut adopted) = Default::default();
+    let (mut by_tag, mut candidates) = (String::new(), String::new());
     match state {
         ChunkState::Planned | ChunkState::Asking | ChunkState::Settled => {}
         ChunkState::Submitting { newest_before } => newest = text(newest_before),
-        ChunkState::InDoubt { newest_before, looks: n } => (newest, looks) = (text(newest_before), n.to_string()),
+        ChunkState::InDoubt(search) => {
+            (newest, looks, by_tag) = (text(&search.newest_before), search.looks.to_string(), flag(search.by_tag));
+            candidates = if search.candidates.is_empty() { String::new() } else { list(&search.candidates) };
+        }
         ChunkState::Running { remote: id, adopted: from } => {
             remote = id.clone();
             adopted = flag(from.is_some());
             newest = from.as_ref().map(|from| text(&from.newest_before)).unwrap_or_default();
         }
-        ChunkState::Harvested { remote: id, sources: list, looked: once, adopted: from } => {
+        ChunkState::Harvested { remote: id, sources: all, looked: once, adopted: from } => {
             remote = id.clone();
-            sources = serde_json::to_string(list).expect("strings serialize");
+            sources = list(all);
             looked = flag(*once);
             adopted = flag(from.is_some());
             newest = from.as_ref().map(|from| text(&from.newest_before)).unwrap_or_default();
         }
     }
     let own = [("newest", newest), ("looks", looks), ("remote", remote), ("sources", sources), ("looked", looked)];
-    own.into_iter().chain([("adopted", adopted)]).collect()
+    own.into_iter().chain([("adopted", adopted), ("by_tag", by_tag), ("candidates", candidates)]).collect()
 }
 
 struct Fields {
@@ -320,6 +333,9 @@ fn read_chunk(id: ChunkId, fields: &Fields) -> Result<Chunk, StoreError> {
         settled_by: fields.get("settled_by").map(str::to_owned),
         backed_off: fields.number("backed_off").unwrap_or(0),
         credential: fields.get("credential").map(str::to_owned),
+        identity: fields.get("identity").and_then(|text| serde_json::from_str(text).ok()),
+        unaccounted: fields.number("unaccounted"),
+        server: fields.get("server").map(str::to_owned),
         beside: fields.number("beside").unwrap_or(0),
         alone: fields.number("alone").unwrap_or(0),
     })
@@ -333,7 +349,15 @@ fn read_state(fields: &Fields) -> Result<ChunkState, StoreError> {
         "planned" => ChunkState::Planned,
         "asking" => ChunkState::Asking,
         "submitting" => ChunkState::Submitting { newest_before },
-        "in_doubt" => ChunkState::InDoubt { newest_before, looks: fields.number("looks").unwrap_or(0) },
+        "in_doubt" => ChunkState::InDoubt(Search {
+            newest_before,
+            looks: fields.number("looks").unwrap_or(0),
+            by_tag: fields.get("by_tag") == Some("1"),
+            candidates: match fields.get("candidates") {
+                Some(_) => fields.parsed("candidates", |text| serde_json::from_str(text).ok())?,
+                None => Vec::new(),
+            },
+        }),
         "running" => ChunkState::Running { remote: remote()?, adopted },
         "harvested" => ChunkState::Harvested {
             remote: remote()?,

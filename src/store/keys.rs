@@ -64,6 +64,12 @@ impl Keys {
         format!("{{acct:{account}}}:tokens:{model}")
     }
 
+    /// Whose turn it is to create where batches bear no label, and the newest batch before the last create. Written by
+    /// submits and doubts; dies once idle for a month.
+    pub fn creates(account: &str) -> String {
+        format!("{{acct:{account}}}:creates")
+    }
+
     // A batch.
 
     /// The facts of a batch (hash). Written by accept, then field by field by commit, seal and cancel; dies at retention.
@@ -177,6 +183,11 @@ impl Keys {
     /// The facts of a chunk (hash). Written by accept or a commit, then by fenced transitions; dies at retention.
     pub fn chunk(&self, chunk: ChunkId) -> String {
         self.of(format_args!("k:{chunk}"))
+    }
+
+    /// The same of another namespace's chunk, by the two halves of its name around `}:`.
+    pub fn chunk_of(namespace: &str, chunk: &str) -> String {
+        format!("{namespace}}}:k:{chunk}")
     }
 
     /// The questions of a chunk. Written with the chunk; removed once its batch has ended.

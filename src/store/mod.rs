@@ -17,6 +17,7 @@ pub mod record;
 pub mod runs;
 pub mod said;
 pub mod seal;
+pub mod server;
 pub mod sweep;
 pub mod unanswered;
 pub mod uploads;
@@ -26,7 +27,10 @@ use redis::{
     AsyncConnectionConfig, IntoConnectionInfo,
     aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection},
 };
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 /// Longest any single Redis command may take, a commit's included; the crate's own default is half a second, and a
 /// command given up on is still applied.
@@ -65,6 +69,8 @@ pub struct Store {
     /// Claims and leases, so that they never wait behind a large write.
     lease: ConnectionManager,
     pub keys: Keys,
+    /// As [`Store::server`] last said.
+    server: Arc<Mutex<String>>,
     /// Added to Redis's clock in every script; 0 outside tests.
     pub skew_ms: u64,
 }
@@ -86,8 +92,9 @@ impl Store {
             .set_max_delay(Duration::from_secs(1));
         let main = client.get_connection_manager_with_config(config.clone()).await?;
         let lease = client.get_connection_manager_with_config(config).await?;
-        let store = Store { client, main, lease, keys: Keys::new(namespace), skew_ms: 0 };
+        let store = Store { client, main, lease, keys: Keys::new(namespace), server: Arc::default(), skew_ms: 0 };
         store.check_policy().await?;
+        store.server().await?;
         Ok(store)
     }
 

@@ -86,6 +86,7 @@ impl Store {
 
     /// Writes planned chunks; no queue knows them yet.
     pub async fn write_chunks(&self, chunks: &[NewChunk]) -> Result<(), StoreError> {
+        self.server().await?;
         let mut pipe = redis::pipe();
         for chunk in chunks {
             chunk.write(self, &mut pipe);

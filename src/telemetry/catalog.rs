@@ -71,7 +71,17 @@ pub const METRICS: &[Metric] = &[
     counter("batchgate_dead_letters_total", &[], "Queue members nobody could read"),
     // The providers.
     counter("batchgate_submits_total", &["outcome"], "Creates: created, not_created, in_doubt"),
-    counter("batchgate_doubts_total", &["outcome"], "Doubts settled by looking: found, not_found"),
+    counter("batchgate_doubts_total", &["outcome"], "Doubts looked into: found, not_found, several that may be it"),
+    counter(
+        "batchgate_duplicates_total",
+        &["outcome"],
+        "Second provider batches of one chunk: cancelled, or ended before it was known whose they are",
+    ),
+    counter(
+        "batchgate_left_alone_total",
+        &["account"],
+        "Looks at chunks that another organisation's key, or another address, now stands for",
+    ),
     histogram(
         "batchgate_provider_call_seconds",
         &["account", "call"],

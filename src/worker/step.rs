@@ -6,6 +6,7 @@ use crate::{
         Gateway, Provider,
         collect::{self, Found},
         dispatch::{self, After, Held},
+        doubt,
         online::{self, desk::Seat},
         poison,
     },
@@ -66,7 +67,7 @@ fn verb(state: &ChunkState) -> &'static str {
         ChunkState::Planned => "submit",
         ChunkState::Asking => "ask",
         ChunkState::Submitting { .. } => "doubt",
-        ChunkState::InDoubt { .. } => "look",
+        ChunkState::InDoubt(_) => "look",
         ChunkState::Running { .. } => "poll",
         ChunkState::Harvested { .. } => "harvest",
         ChunkState::Settled => "settled",
@@ -80,8 +81,8 @@ async fn step(held: &Held<'_>, seat: &mut Option<Seat>, drain: &CancellationToke
             Some(Provider::Batch(_)) | None => dispatch::submit(held).await,
         },
         ChunkState::Asking => online::ask(held, seat.take(), drain).await,
-        ChunkState::Submitting { newest_before } => dispatch::doubt(held, newest_before.clone()).await,
-        ChunkState::InDoubt { newest_before, looks } => dispatch::look(held, newest_before.as_ref(), *looks).await,
+        ChunkState::Submitting { newest_before } => doubt::begin(held, newest_before.clone()).await,
+        ChunkState::InDoubt(search) => doubt::look(held, search).await,
         ChunkState::Running { remote, adopted } => collect::poll(held, remote, adopted.as_ref()).await,
         ChunkState::Harvested { remote, sources, looked, adopted } => {
             let found = Found { remote, sources, looked: *looked, adopted: adopted.as_ref() };

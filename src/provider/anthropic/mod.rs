@@ -8,13 +8,18 @@ use super::{
     exchange::Outgoing,
     faults::PauseSigns,
     harvest::{self, Read, Source},
+    keys::{Key, Search},
     parcel,
-    transport::{Dialect, Search, Transport, again, segment},
+    transport::{Dialect, Transport, again, segment},
 };
-use crate::domain::{limits::BatchLimits, prompt::Endpoint};
+use crate::domain::{
+    identity::{Identity, Kin},
+    limits::BatchLimits,
+    prompt::Endpoint,
+};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use reqwest::{Body, Method, header::HeaderValue};
+use reqwest::{Body, Method};
 use std::sync::Arc;
 
 mod answer;
@@ -60,7 +65,7 @@ impl Anthropic {
     }
 
     /// The batches one key sees that may be the one in doubt, newest first.
-    async fn list(&self, what: &str, key: &HeaderValue, doubt: &Doubt) -> Result<Vec<Candidate>, CallError> {
+    async fn list(&self, what: &str, key: &Key, doubt: &Doubt) -> Result<Vec<Candidate>, CallError> {
         let (mut found, mut after): (Vec<Candidate>, String) = (Vec::new(), String::new());
         for _ in 0..MAX_PAGES {
             let reply =
@@ -109,7 +114,7 @@ impl BatchProvider for Anthropic {
         let reply = self.http.create(&what, "/v1/messages/batches", &wire::headers(&parcel.headers), body).await?;
         let batch = wire::Batch::read(&reply.body)
             .ok_or_else(|| CreateError::Unknown { detail: format!("{what}: the answer names no batch") })?;
-        Ok(Created { remote: batch.remote, identity: self.http.identity(&reply) })
+        Ok(Created { remote: batch.remote, identity: self.http.identity() })
     }
 
     async fn status(&self, remote: &RemoteId) -> Result<RemoteStatus, CallError> {
@@ -137,16 +142,18 @@ impl BatchProvider for Anthropic {
 
     async fn find(&self, doubt: &Doubt) -> Result<Vec<Candidate>, CallError> {
         let what = format!("look for the batch of {}", doubt.chunk);
-        let mut search = Search::new(doubt.credential.as_ref());
-        for (name, key) in self.http.keys() {
-            search.under(&name, self.list(&what, key, doubt).await)?;
+        let mut search = Search::new(doubt.credential.as_ref(), doubt.identity.as_ref());
+        for key in self.http.keys() {
+            search.under(key, self.list(&what, key, doubt).await)?;
         }
         search.end(&what)
     }
 
     async fn newest(&self) -> Result<Option<Newest>, CallError> {
         let what = format!("list batches of {}", self.http.account);
-        let reply = self.http.call(&what, Method::GET, "/v1/messages/batches?limit=1").await?;
+        // With the key that creates: another may see another workspace.
+        let (key, path) = (self.http.first_key(), "/v1/messages/batches?limit=1");
+        let reply = self.http.call_with(key, &what, Method::GET, path).await?;
         let (batches, _) = wire::read_page(&reply.body).ok_or_else(|| again(&what, "the answer is no list"))?;
         Ok(batches.into_iter().next().map(wire::Batch::newest))
     }
@@ -155,8 +162,20 @@ impl BatchProvider for Anthropic {
         self.http.throttle()
     }
 
+    fn labels(&self) -> bool {
+        false // nothing on a batch is ours to write
+    }
+
+    fn identity(&self) -> Identity {
+        self.http.identity()
+    }
+
+    fn kin(&self, made: &Identity) -> Kin {
+        self.http.kin(made)
+    }
+
     fn credential(&self) -> String {
-        self.http.credential()
+        self.http.first_key().name()
     }
 
     fn has_credential(&self, name: &str) -> bool {

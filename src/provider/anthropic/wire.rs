@@ -8,7 +8,7 @@ use crate::{
         prompt::ApiHeaders,
     },
     provider::{
-        Candidate, Doubt, Ended, Line, LineOutcome, Newest, OutLine, Parcel, RemoteId, RemoteStatus,
+        Candidate, Doubt, Ended, Evidence, Line, LineOutcome, Newest, OutLine, Parcel, RemoteId, RemoteStatus,
         faults::Envelope,
         json::Members,
         parcel::{Bounds, CUSTOM_ID_CHARS, Frame},
@@ -107,7 +107,8 @@ impl Batch {
     }
 
     pub(super) fn may_be(&self, doubt: &Doubt) -> Option<Candidate> {
-        (self.total == doubt.prompts as u64).then(|| Candidate { remote: self.remote.clone(), exact: false })
+        (self.total == doubt.prompts as u64)
+            .then(|| Candidate { remote: self.remote.clone(), evidence: Evidence::Size })
     }
 }
 

@@ -70,6 +70,8 @@ fn candidates_are_newer_and_of_our_size() {
         prompts: 100,
         input: None,
         credential: None,
+        identity: None,
+        not_before: None,
         newest_before: Some(Newest { remote: RemoteId(newest.into()), created_at: Some(at.into()) }),
     };
     let running = batch(fixture!("anthropic_batch_in_progress"));

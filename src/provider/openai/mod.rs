@@ -8,15 +8,19 @@ use super::{
     exchange::Outgoing,
     faults::PauseSigns,
     harvest::{self, Read, Source},
+    keys::{Key, Search},
     parcel,
-    transport::{Dialect, Search, Transport, again, segment},
+    transport::{Dialect, Transport, again, segment},
 };
-use crate::domain::{limits::BatchLimits, prompt::Endpoint};
+use crate::domain::{
+    identity::{Identity, Kin},
+    limits::BatchLimits,
+    prompt::Endpoint,
+};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use reqwest::{
     Body, Method,
-    header::HeaderValue,
     multipart::{Form, Part},
 };
 use std::{collections::HashSet, sync::Arc};
@@ -40,6 +44,8 @@ pub(super) const DIALECT: Dialect = Dialect {
 const MAX_PAGES: usize = 10;
 /// Batches so much older than the newest, by the provider's clock, cannot be what a create has just left.
 const LOOK_BACK_SECONDS: u64 = 3 * 24 * 60 * 60;
+/// What the provider's clock and ours may differ.
+const CLOCKS_DIFFER_SECONDS: u64 = 60 * 60;
 
 #[derive(Clone)]
 pub struct OpenAi {
@@ -62,7 +68,7 @@ impl OpenAi {
     }
 
     /// The batches one key sees that are the one in doubt.
-    async fn list(&self, what: &str, key: &HeaderValue, doubt: &Doubt) -> Result<Vec<Candidate>, CallError> {
+    async fn list(&self, what: &str, key: &Key, doubt: &Doubt) -> Result<Vec<Candidate>, CallError> {
         let (mut found, mut seen, mut after, mut newest) = (Vec::new(), HashSet::new(), String::new(), None);
         for _ in 0..MAX_PAGES {
             let reply = self.http.call_with(key, what, Method::GET, &format!("/batches?limit=100{after}")).await?;
@@ -73,9 +79,11 @@ impl OpenAi {
             found.extend(
                 page.ours.into_iter().filter(|one| fresh > 0 && !found_already(&found, one)).collect::<Vec<_>>(),
             );
-            let old = newest
-                .zip(page.oldest)
-                .is_some_and(|(newest, oldest)| newest.saturating_sub(oldest) > LOOK_BACK_SECONDS);
+            let too_old = |oldest: u64| {
+                let since = doubt.not_before.map_or(0, |at| (at / 1_000).saturating_sub(CLOCKS_DIFFER_SECONDS));
+                oldest < since || newest.is_some_and(|newest| newest.saturating_sub(oldest) > LOOK_BACK_SECONDS)
+            };
+            let old = page.oldest.is_some_and(too_old);
             match page.ids.last() {
                 Some(last) if page.more && fresh > 0 && !old => after = format!("&after={}", segment(last)),
                 _ => break,
@@ -112,7 +120,7 @@ impl BatchProvider for OpenAi {
         let reply = self.http.create(&what, "/batches", &[], body).await?;
         let remote = wire::read_id(&reply.body)
             .ok_or_else(|| CreateError::Unknown { detail: format!("{what}: the answer names no batch") })?;
-        Ok(Created { remote: RemoteId(remote), identity: self.http.identity(&reply) })
+        Ok(Created { remote: RemoteId(remote), identity: self.http.identity() })
     }
 
     async fn status(&self, remote: &RemoteId) -> Result<RemoteStatus, CallError> {
@@ -145,9 +153,9 @@ impl BatchProvider for OpenAi {
 
     async fn find(&self, doubt: &Doubt) -> Result<Vec<Candidate>, CallError> {
         let what = format!("look for the batch of {}", doubt.chunk);
-        let mut search = Search::new(doubt.credential.as_ref());
-        for (name, key) in self.http.keys() {
-            search.under(&name, self.list(&what, key, doubt).await)?;
+        let mut search = Search::new(doubt.credential.as_ref(), doubt.identity.as_ref());
+        for key in self.http.keys() {
+            search.under(key, self.list(&what, key, doubt).await)?;
         }
         search.end(&what)
     }
@@ -160,8 +168,20 @@ impl BatchProvider for OpenAi {
         self.http.throttle()
     }
 
+    fn labels(&self) -> bool {
+        true // in its metadata
+    }
+
+    fn identity(&self) -> Identity {
+        self.http.identity()
+    }
+
+    fn kin(&self, made: &Identity) -> Kin {
+        self.http.kin(made)
+    }
+
     fn credential(&self) -> String {
-        self.http.credential()
+        self.http.first_key().name()
     }
 
     fn has_credential(&self, name: &str) -> bool {

@@ -8,7 +8,7 @@ use crate::{
         prompt::Endpoint,
     },
     provider::{
-        Candidate, Doubt, Ended, Line, LineFault, LineOutcome, OutLine, Parcel, Pressure, Refusal, RemoteId,
+        Candidate, Doubt, Ended, Evidence, Line, LineFault, LineOutcome, OutLine, Parcel, Pressure, Refusal, RemoteId,
         RemoteStatus, TokenLimit,
         faults::{self, Envelope},
         json::{self, Members},
@@ -175,8 +175,7 @@ pub(super) fn read_page(doubt: &Doubt, reply: &[u8]) -> Option<Page> {
     Some(Page {
         ours: batches
             .iter()
-            .filter(|batch| is_ours(doubt, batch))
-            .filter_map(|batch| Some(Candidate { remote: remote(batch)?, exact: true }))
+            .filter_map(|batch| Some(Candidate { evidence: evidence(doubt, batch)?, remote: remote(batch)? }))
             .collect(),
         ids: batches.iter().filter_map(|batch| batch.word("id")).collect(),
         newest: batches.first().and_then(|batch| batch.count("created_at")),
@@ -186,15 +185,18 @@ pub(super) fn read_page(doubt: &Doubt, reply: &[u8]) -> Option<Page> {
 }
 
 /// Our label decides where there is one: an earlier attempt may have used the same file. Without it, the file does.
-fn is_ours(doubt: &Doubt, batch: &Members<'_>) -> bool {
+fn evidence(doubt: &Doubt, batch: &Members<'_>) -> Option<Evidence> {
     match batch.object("metadata").filter(|metadata| metadata.get("batchgate_chunk").is_some()) {
         Some(metadata) => {
             let says = |name, value: &str| metadata.code(name).as_deref() == Some(value);
-            says("batchgate_chunk", &doubt.chunk)
-                && says("batchgate_deployment", &doubt.deployment)
-                && says("batchgate_attempt", &doubt.attempt.to_string())
+            let attempt = metadata.code("batchgate_attempt").and_then(|attempt| attempt.parse::<u32>().ok());
+            let ours = says("batchgate_chunk", &doubt.chunk) && says("batchgate_deployment", &doubt.deployment);
+            (ours && attempt.is_some_and(|attempt| attempt >= doubt.attempt)).then_some(Evidence::Label)
         }
-        None => doubt.input.as_ref().is_some_and(|input| batch.word("input_file_id").as_ref() == Some(&input.0)),
+        None => {
+            let input = doubt.input.as_ref()?;
+            (batch.word("input_file_id").as_ref() == Some(&input.0)).then_some(Evidence::InputFile)
+        }
     }
 }
 

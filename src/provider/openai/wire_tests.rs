@@ -136,6 +136,8 @@ fn doubt() -> Doubt {
         prompts: 3,
         input: Some(InputFile("file-1".into())),
         credential: None,
+        identity: None,
+        not_before: None,
         newest_before: None,
     }
 }
@@ -150,6 +152,7 @@ fn a_lost_batch_is_known_by_its_label_or_else_by_its_file() {
         )
     };
     assert!(listed(&label("chk_1", "test", "2")));
+    assert!(listed(&label("chk_1", "test", "3")), "an attempt that nobody remembers");
     assert!(!listed(&label("chk_1", "test", "1")), "an earlier attempt used the same file");
     assert!(!listed(&label("chk_1", "other", "2")) && !listed(&label("chk_2", "test", "2")));
     for metadata in ["null", "{}", r#"{"else":"x"}"#] {

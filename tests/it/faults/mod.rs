@@ -3,17 +3,23 @@
 
 mod accounts;
 mod budgets;
+mod candidates;
 mod crashes;
 mod creates;
 mod deadlines;
+mod doubles;
+mod doubts_end;
 mod downloads;
 mod drains;
+mod identities;
 mod lines;
 mod online;
 mod poison;
 mod rates;
 mod redis_away;
+mod redis_forgets;
 mod redis_full;
 mod rotation;
+mod turns;
 mod windows;
 mod zombies;

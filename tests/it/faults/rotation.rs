@@ -143,6 +143,11 @@ async fn a_revoked_first_key_stops_creates_but_not_reads(kind: Kind) {
     short(&world).await;
     crate::support::check::answered(&world, &batch, id(&object)).await;
     says_auth_failed(&world, id(&waits), 4).await;
+    // In order: a create in hand is finished. One that is cut off would be in doubt under the revoked key, and rightly wait
+    // for it.
+    world.gateways[0].process.signal("TERM");
+    let process = &mut world.gateways[0].process;
+    until("the gateway to end", async || process.ended().ok_or("it runs")).await;
     restart(&mut world, &["sim-key"]).await;
     crate::support::check::answered(&world, &next, id(&waits)).await;
     crate::support::check(&world, &batch).await;

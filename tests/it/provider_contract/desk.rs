@@ -192,7 +192,17 @@ impl Desk {
 
     pub(super) fn doubt(&self, order: &Order) -> Doubt {
         let Parcel { chunk, deployment, attempt, prompts, .. } = order.parcel.clone();
-        Doubt { chunk, deployment, attempt, prompts, input: None, credential: None, newest_before: None }
+        Doubt {
+            chunk,
+            deployment,
+            attempt,
+            prompts,
+            input: None,
+            credential: None,
+            identity: None,
+            not_before: None,
+            newest_before: None,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Creates whose answer was lost, and how they are found again.
 
 use super::desk::{Desk, Order, by_id};
-use batchgate::provider::{CallError, Candidate, CreateError, Doubt, ReadError};
+use batchgate::provider::{CallError, Candidate, CreateError, Doubt, Evidence, ReadError};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -42,7 +42,7 @@ pub(super) async fn a_reset_after_the_create_leaves_a_batch_to_find(desk: Desk) 
     let doubt = doubtful(&desk, &order).await;
     let found = find(&desk, &doubt).await;
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].exact, desk.is_openai());
+    assert_eq!(found[0].evidence, if desk.is_openai() { Evidence::Label } else { Evidence::Size });
     assert_eq!(batches(&desk).await, 2, "it was not sent again");
     let ended = desk.end(&found[0].remote).await;
     assert_eq!(by_id(&order, desk.harvest(&ended).await.expect("harvest")).len(), 2);

@@ -13,7 +13,7 @@ pub(super) async fn answers_come_back_to_their_prompts(desk: Desk) {
     let order = desk.order("trip", &texts.iter().map(String::as_str).collect::<Vec<_>>());
     let created = desk.create(&order).await.expect("create");
     let identity = if desk.is_openai() { "org-default" } else { "org-default/wrkspc_default" };
-    assert_eq!(created.identity.as_deref(), Some(identity));
+    assert_eq!(created.identity.organisation.as_deref(), Some(identity));
     let lines = desk.harvest(&desk.end(&created.remote).await).await.expect("harvest");
     let sent: Vec<&String> = order.bodies.keys().collect();
     assert_ne!(lines.iter().map(|line| &line.custom_id).collect::<Vec<_>>(), sent, "results come in another order");

@@ -7,6 +7,9 @@ use std::{
     process::Command,
 };
 
+/// Where Redis keeps its append-only file.
+const AOF: &str = "appendonlydir";
+
 pub(crate) struct Redis {
     dir: PathBuf,
     starts: u32,
@@ -53,6 +56,23 @@ impl Redis {
         self.starts += 1;
         self.process = Redis::spawn(&self.dir, self.starts);
         self.answers().await;
+    }
+
+    /// Lays its append-only file aside as it is now.
+    pub(crate) fn keep(&self) {
+        let kept = self.dir.join("kept");
+        std::fs::create_dir_all(&kept).expect("the world's directory is writable");
+        for file in std::fs::read_dir(self.dir.join(AOF)).expect("its append-only file is there").flatten() {
+            std::fs::copy(file.path(), kept.join(file.file_name())).expect("a copy");
+        }
+    }
+
+    /// kill -9, and back with what was laid aside: all that was written since is lost, as after a crash of its machine.
+    pub(crate) async fn restart_with_what_was_kept(&mut self) {
+        self.process.kill();
+        std::fs::remove_dir_all(self.dir.join(AOF)).expect("its append-only file was there");
+        std::fs::rename(self.dir.join("kept"), self.dir.join(AOF)).expect("it was laid aside");
+        self.restart().await;
     }
 
     pub(crate) async fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {

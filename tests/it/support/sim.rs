@@ -136,6 +136,49 @@ impl Sim {
         calls.iter().filter(|call| call["route"] == route).cloned().collect()
     }
 
+    /// A call of a provider's API by somebody who is not the gateway.
+    pub(crate) async fn outside(&self, request: reqwest::RequestBuilder, key: &str) -> Value {
+        let request = request.bearer_auth(key).header("anthropic-version", "2023-06-01");
+        let reply = request.send().await.expect("the simulator answers");
+        let (status, text) = (reply.status(), reply.text().await.expect("a body"));
+        assert!(status.is_success(), "{status} {text}");
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// An Anthropic batch of so many requests that is not the gateway's; its id.
+    pub(crate) async fn strangers_batch(&self, key: &str, requests: usize) -> String {
+        let params = json!({"model": "claude-haiku-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "not yours"}]});
+        let request = |n: usize| json!({"custom_id": format!("stranger-{n}"), "params": params});
+        let body = json!({"requests": (0..requests).map(request).collect::<Vec<_>>()});
+        let url = format!("{}/v1/messages/batches", self.anthropic());
+        let batch = self.outside(self.http.post(url).json(&body), key).await;
+        batch["id"].as_str().expect("a batch has an id").to_owned()
+    }
+
+    /// An OpenAI batch as it is.
+    pub(crate) async fn openai_batch(&self, key: &str, id: &str) -> Value {
+        self.outside(self.http.get(format!("{}/batches/{id}", self.openai())), key).await
+    }
+
+    /// Cancels an OpenAI batch.
+    pub(crate) async fn stop(&self, key: &str, id: &str) {
+        self.outside(self.http.post(format!("{}/batches/{id}/cancel", self.openai())), key).await;
+    }
+
+    /// The same OpenAI batch once more, with this in its metadata instead; its id.
+    pub(crate) async fn once_more(&self, key: &str, batch: &Value, metadata: Value) -> String {
+        let mut wanted = batch["metadata"].clone();
+        for (name, value) in metadata.as_object().expect("names and values") {
+            wanted[name] = value.clone();
+        }
+        let body = json!({
+            "input_file_id": batch["input_file_id"], "endpoint": batch["endpoint"],
+            "completion_window": "24h", "metadata": wanted,
+        });
+        let made = self.outside(self.http.post(format!("{}/batches", self.openai())).json(&body), key).await;
+        made["id"].as_str().expect("a batch has an id").to_owned()
+    }
+
     async fn get(&self, what: &str) -> Value {
         let url = format!("{}/_sim/{what}", self.base);
         let text = self.http.get(url).send().await.expect("the simulator answers").text().await.expect("a body");

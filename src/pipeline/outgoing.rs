@@ -1,0 +1,58 @@
+//! A chunk on its way out: its prompts, read from the spool page by page while they are sent.
+
+use super::{commit, dispatch::Held};
+use crate::{
+    domain::{chunk::Item, key::CacheKey},
+    provider::{OpenLines, OutLine, Parcel, ReadError},
+    store::StoreError,
+};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use std::sync::Arc;
+
+/// The chunk as the provider will see it; its prompts are read from the spool when they are sent.
+pub(super) async fn parcel(held: &Held<'_>) -> Result<Parcel, StoreError> {
+    let chunk = held.chunk;
+    let settings = &held.gateway.settings;
+    let open = open_lines(held, &held.gateway.store.items(chunk.id).await?);
+    Ok(Parcel {
+        chunk: chunk.id.to_string(),
+        deployment: settings.deployment.clone(),
+        attempt: chunk.attempt,
+        endpoint: chunk.lane.endpoint,
+        model: chunk.lane.model.clone().unwrap_or_default(),
+        headers: chunk.lane.headers.clone(),
+        prompts: chunk.prompts,
+        wire_bytes: chunk.wire_bytes,
+        open,
+    })
+}
+
+/// The way to the bodies of some of the chunk's questions, page by page of the spool.
+pub(super) fn open_lines(held: &Held<'_>, items: &[Item]) -> OpenLines {
+    let (chunk, ids) = (held.chunk, commit::wire_ids(held.chunk));
+    let mut pages: Vec<(u32, Vec<CacheKey>)> = Vec::new();
+    for item in items {
+        let home = item.places[0].page;
+        match pages.last_mut() {
+            Some((page, keys)) if *page == home => keys.push(item.key),
+            _ => pages.push((home, vec![item.key])),
+        }
+    }
+    let (store, batch, pages) = (held.gateway.store.clone(), chunk.id.batch, Arc::new(pages));
+    Arc::new(move || {
+        let (store, ids, pages) = (store.clone(), ids.clone(), Arc::clone(&pages));
+        let pages = (0..pages.len()).map(move |at| pages[at].clone());
+        let read = move |(page, keys): (u32, Vec<CacheKey>)| {
+            let (store, ids) = (store.clone(), ids.clone());
+            async move {
+                let mut bodies = store.spool(batch, page).await.map_err(|error| ReadError(error.to_string()))?;
+                let line = |key: CacheKey| match bodies.remove(&key) {
+                    Some(body) => Ok(OutLine { custom_id: ids.write(&key), body }),
+                    None => Err(ReadError(format!("page {page} of {batch} lacks a prompt of the chunk"))),
+                };
+                Ok::<_, ReadError>(stream::iter(keys.into_iter().map(line).collect::<Vec<_>>()))
+            }
+        };
+        stream::iter(pages).then(read).try_flatten().boxed()
+    })
+}
