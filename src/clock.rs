@@ -1,6 +1,10 @@
-//! Wall time as a value. LEAF: nothing else reads the clock, so that a test can say what time it is.
+//! Wall time as a value, and how long something is sure. LEAF: nothing else reads the clock, so that a test can say what
+//! time it is.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 /// Unix milliseconds.
 pub type Millis = u64;
@@ -24,4 +28,24 @@ pub fn parse_rfc3339(text: &str) -> Option<Millis> {
 pub fn rfc3339(ms: Millis) -> String {
     let at = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     at.unwrap_or(jiff::Timestamp::MAX).strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+}
+
+/// Until when a lease is certainly ours, by this machine's own clock, which goes on while the process sleeps: counted from
+/// before Redis was asked, so Redis never counts less. Shared between whoever renews it and whoever relies on it.
+#[derive(Clone, Debug)]
+pub struct Sure(Arc<Mutex<Instant>>);
+
+impl Sure {
+    /// Of a lease that was asked for at this moment.
+    pub fn since(asked: Instant, lease: Duration) -> Sure {
+        Sure(Arc::new(Mutex::new(asked + lease)))
+    }
+
+    pub fn renewed(&self, asked: Instant, lease: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = asked + lease;
+    }
+
+    pub fn is_now(&self) -> bool {
+        Instant::now() < *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

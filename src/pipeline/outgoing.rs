@@ -13,6 +13,7 @@ use std::sync::Arc;
 pub(super) async fn parcel(held: &Held<'_>) -> Result<Parcel, StoreError> {
     let chunk = held.chunk;
     let settings = &held.gateway.settings;
+    let sure = held.lease.sure.clone();
     let open = open_lines(held, &held.gateway.store.items(chunk.id).await?);
     Ok(Parcel {
         chunk: chunk.id.to_string(),
@@ -24,6 +25,7 @@ pub(super) async fn parcel(held: &Held<'_>) -> Result<Parcel, StoreError> {
         prompts: chunk.prompts,
         wire_bytes: chunk.wire_bytes,
         open,
+        may_create: Arc::new(move || sure.is_now()),
     })
 }
 

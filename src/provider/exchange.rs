@@ -25,12 +25,6 @@ pub(super) struct Outgoing {
     pub progress: Progress,
 }
 
-impl Outgoing {
-    pub(super) fn whole(body: Vec<u8>) -> Outgoing {
-        Outgoing { length: body.len() as u64, body: body.into(), progress: Progress::whole() }
-    }
-}
-
 /// A whole answer, whatever its status.
 pub(super) struct Reply {
     pub status: StatusCode,

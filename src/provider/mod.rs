@@ -107,6 +107,9 @@ pub struct Parcel {
     pub wire_bytes: u64,
     /// Opens the prompts from the start; called once per upload or create.
     pub open: OpenLines,
+    /// Asked as the last bytes of a create are about to leave: false, and they stay. A process that slept through its lease
+    /// must not buy what another has taken over meanwhile; a body that is not whole is never acted upon.
+    pub may_create: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// Opens a stream of the chunk's prompts.

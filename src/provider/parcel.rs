@@ -90,15 +90,47 @@ impl Progress {
     }
 }
 
+/// What becomes of a body once the provider has all of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Means {
+    /// Nothing yet.
+    Upload,
+    /// A batch that is paid for.
+    Create,
+}
+
+/// Why the last bytes of a create stayed here.
+const TOO_LATE: &str = "the claim may have run out, and the chunk be another's: nothing was created";
+
+/// A small body that creates.
+pub(super) fn small(parcel: &Parcel, body: Vec<u8>) -> (BoxStream<'static, Result<Bytes, ReadError>>, Progress) {
+    let (progress, may_create) = (Progress::default(), Arc::clone(&parcel.may_create));
+    let shared = progress.clone();
+    let piece = async move {
+        if !may_create() {
+            return Err(shared.fail(TOO_LATE.to_owned()));
+        }
+        shared.0.taken.store(body.len() as u64, Ordering::Release);
+        shared.0.complete.store(true, Ordering::Release);
+        Ok(Bytes::from(body))
+    };
+    (stream::once(piece).boxed(), progress)
+}
+
 /// The parcel as a stream of exactly `wire_bytes` bytes and `prompts` prompts; anything else is an error before the last piece
 /// leaves, so that a wrong body is never a whole one.
-pub(super) fn stream(parcel: &Parcel, frame: Frame) -> (BoxStream<'static, Result<Bytes, ReadError>>, Progress) {
+pub(super) fn stream(
+    parcel: &Parcel,
+    frame: Frame,
+    means: Means,
+) -> (BoxStream<'static, Result<Bytes, ReadError>>, Progress) {
     let progress = Progress::default();
     let writer = Writer {
         lines: (parcel.open)(),
         parcel: parcel.clone(),
         frame,
         progress: progress.clone(),
+        means,
         prompts: 0,
         ended: false,
     };
@@ -112,6 +144,7 @@ struct Writer {
     parcel: Parcel,
     frame: Frame,
     progress: Progress,
+    means: Means,
     prompts: usize,
     ended: bool,
 }
@@ -161,6 +194,9 @@ impl Writer {
                 format!("chunk {chunk} has {prompts} prompts in {taken} bytes, planned were {expected} in {planned}");
             return Err(self.progress.fail(why));
         }
+        if self.ended && self.means == Means::Create && !(self.parcel.may_create)() {
+            return Err(self.progress.fail(TOO_LATE.to_owned()));
+        }
         self.progress.0.taken.store(taken, Ordering::Release);
         self.progress.0.complete.store(taken == planned, Ordering::Release);
         Ok(())
@@ -192,12 +228,13 @@ pub(super) mod tests {
             prompts: bodies.len(),
             wire_bytes,
             open: Arc::new(move || stream::iter(lines.clone().into_iter().map(Ok)).boxed()),
+            may_create: Arc::new(|| true),
         }
     }
 
     /// All of a parcel's body, as it would be sent.
     pub(in crate::provider) async fn written(parcel: &Parcel, frame: Frame) -> Result<String, ReadError> {
-        let (pieces, progress) = stream(parcel, frame);
+        let (pieces, progress) = stream(parcel, frame, Means::Create);
         let bytes = pieces.try_collect::<Vec<_>>().await?.concat();
         assert!(progress.complete());
         Ok(String::from_utf8(bytes).expect("JSON is UTF-8"))
@@ -219,7 +256,7 @@ pub(super) mod tests {
     #[tokio::test]
     async fn another_length_is_an_error_before_the_last_piece_leaves() {
         for wrong in [4, 6, 100] {
-            let (pieces, progress) = stream(&parcel(&["1", "2"], wrong), bare());
+            let (pieces, progress) = stream(&parcel(&["1", "2"], wrong), bare(), Means::Create);
             let sent: Result<Vec<Bytes>, ReadError> = pieces.try_collect().await;
             assert!(sent.is_err() && !progress.complete(), "{wrong}");
             assert!(
@@ -229,5 +266,17 @@ pub(super) mod tests {
             );
         }
         assert!(written(&parcel(&["1\n"], 4), bare()).await.is_err(), "a line end inside a line");
+    }
+
+    #[tokio::test]
+    async fn who_may_not_create_any_more_sends_no_whole_body() {
+        let late = Parcel { may_create: Arc::new(|| false), ..parcel(&["1", "2"], 5) };
+        let bodies = [stream(&late, bare(), Means::Create), small(&late, b"{}".to_vec())];
+        for (pieces, progress) in bodies {
+            assert!(pieces.try_collect::<Vec<_>>().await.is_err() && !progress.complete());
+            assert_eq!(progress.failure().as_deref(), Some(TOO_LATE));
+        }
+        let (pieces, progress) = stream(&late, bare(), Means::Upload);
+        assert!(pieces.try_collect::<Vec<_>>().await.is_ok() && progress.complete(), "an upload buys nothing");
     }
 }

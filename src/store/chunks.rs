@@ -2,7 +2,7 @@
 
 use super::{Store, StoreError, record, script};
 use crate::{
-    clock::Millis,
+    clock::{Millis, Sure},
     domain::{
         account::{Reason, Waits},
         batch::CacheMode,
@@ -95,6 +95,8 @@ pub struct ToldChunk {
 pub struct Lease {
     pub chunk: ChunkId,
     pub token: Token,
+    /// While it is, no other dispatch can have the chunk.
+    pub sure: Sure,
 }
 
 /// What became of a fenced step.

@@ -3,10 +3,10 @@
 
 use super::{Store, StoreError, chunks::Lease, script};
 use crate::{
-    clock::{self, Millis},
+    clock::{self, Millis, Sure},
     domain::id::{ChunkId, Token},
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A chunk in our hands.
 #[derive(Clone, Debug)]
@@ -27,6 +27,7 @@ impl Store {
         call.key(self.keys.delayed()).key(self.keys.claimed()).key(self.keys.lanes());
         call.arg(self.keys.prefix()).arg(token.as_str()).arg(clock::millis(lease)).arg(self.skew_ms);
         call.arg(self.keys.dead_letters()).arg(full);
+        let asked = Instant::now();
         let claimed: Option<(String, Millis, u32, String)> = call.invoke_async(&mut self.lease.clone()).await?;
         let Some((id, now, reclaims, lane)) = claimed else { return Ok(None) };
         let Some(chunk) = ChunkId::parse(&id) else {
@@ -34,15 +35,21 @@ impl Store {
             return Ok(None);
         };
         let account = lane.split(':').next().unwrap_or_default().to_owned();
-        Ok(Some(Claim { lease: Lease { chunk, token }, reclaims, account, now }))
+        let lease = Lease { chunk, token, sure: Sure::since(asked, lease) };
+        Ok(Some(Claim { lease, reclaims, account, now }))
     }
 
     /// Extends a claim; false if it is no longer ours.
     pub async fn renew(&self, held: &Lease, lease: Duration) -> Result<bool, StoreError> {
+        let asked = Instant::now();
         let mut call = script!("renew").prepare_invoke();
         call.key(self.keys.fence(held.chunk)).key(self.keys.claimed());
         call.arg(held.chunk.to_string()).arg(held.token.as_str()).arg(clock::millis(lease)).arg(self.skew_ms);
-        Ok(call.invoke_async::<u8>(&mut self.lease.clone()).await? == 1)
+        let ours = call.invoke_async::<u8>(&mut self.lease.clone()).await? == 1;
+        if ours {
+            held.sure.renewed(asked, lease);
+        }
+        Ok(ours)
     }
 
     /// True while the chunk is this dispatch's.

@@ -9,7 +9,7 @@ use super::{
     faults::PauseSigns,
     harvest::{self, Read, Source},
     keys::{Key, Search},
-    parcel,
+    parcel::{self, Means},
     transport::{Dialect, Transport, again, segment},
 };
 use crate::domain::{
@@ -109,7 +109,7 @@ impl BatchProvider for Anthropic {
 
     async fn create(&self, parcel: &Parcel, _: Option<&InputFile>) -> Result<Created, CreateError> {
         let what = format!("create batch of {}", parcel.chunk);
-        let (pieces, progress) = parcel::stream(parcel, wire::frame());
+        let (pieces, progress) = parcel::stream(parcel, wire::frame(), Means::Create);
         let body = Outgoing { body: Body::wrap_stream(pieces), length: parcel.wire_bytes, progress };
         let reply = self.http.create(&what, "/v1/messages/batches", &wire::headers(&parcel.headers), body).await?;
         let batch = wire::Batch::read(&reply.body)

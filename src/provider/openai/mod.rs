@@ -9,7 +9,7 @@ use super::{
     faults::PauseSigns,
     harvest::{self, Read, Source},
     keys::{Key, Search},
-    parcel,
+    parcel::{self, Means},
     transport::{Dialect, Transport, again, segment},
 };
 use crate::domain::{
@@ -59,7 +59,7 @@ impl OpenAi {
 
     /// The file as a multipart form: `purpose` before `file`, so that a server knows what is coming.
     fn form(parcel: &Parcel) -> (Form, parcel::Progress) {
-        let (pieces, progress) = parcel::stream(parcel, wire::frame());
+        let (pieces, progress) = parcel::stream(parcel, wire::frame(), Means::Upload);
         let file = Part::stream_with_length(Body::wrap_stream(pieces), parcel.wire_bytes)
             .file_name(format!("{}.jsonl", parcel.chunk))
             .mime_str("application/octet-stream")
@@ -116,7 +116,10 @@ impl BatchProvider for OpenAi {
         let Some(input) = input else {
             return Err(CreateError::NotCreated(CallError::NotFound { detail: format!("{what}: no input file") }));
         };
-        let body = Outgoing::whole(wire::create_body(parcel, &input.0));
+        let body = wire::create_body(parcel, &input.0);
+        let length = body.len() as u64;
+        let (pieces, progress) = parcel::small(parcel, body);
+        let body = Outgoing { body: Body::wrap_stream(pieces), length, progress };
         let reply = self.http.create(&what, "/batches", &[], body).await?;
         let remote = wire::read_id(&reply.body)
             .ok_or_else(|| CreateError::Unknown { detail: format!("{what}: the answer names no batch") })?;

@@ -117,6 +117,7 @@ impl Desk {
             prompts: lines.len(),
             wire_bytes: limits.fixed_bytes + lines.iter().map(|line| limits.weight(line.body.len())).sum::<u64>(),
             open: Arc::new(move || stream::iter(lines.clone().into_iter().map(Ok::<_, ReadError>)).boxed()),
+            may_create: Arc::new(|| true),
         };
         Order { parcel, bodies }
     }
