@@ -8,6 +8,7 @@ mod creates;
 mod deadlines;
 mod downloads;
 mod drains;
+mod janitor;
 mod lines;
 mod online;
 mod poison;
