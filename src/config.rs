@@ -161,6 +161,10 @@ impl Reader<'_> {
         if redis_url.is_none() && !listen.ip().is_loopback() {
             self.mistakes.push("BATCHGATE_REDIS_URL is required unless the listener is a loopback address".to_owned());
         }
+        let janitor = self.read("BATCHGATE_JANITOR", duration, seconds(600));
+        if janitor.is_zero() {
+            self.mistakes.push("BATCHGATE_JANITOR must be above zero".to_owned());
+        }
         let settings = Settings {
             deployment: self.text("BATCHGATE_DEPLOYMENT").unwrap_or_else(|| "default".to_owned()),
             namespace: "default".to_owned(),
@@ -171,6 +175,7 @@ impl Reader<'_> {
             poll_max,
             lease,
             cache_ttl: self.lasting("BATCHGATE_CACHE_TTL", seconds(30 * 86_400)),
+            janitor,
             retention: self.lasting("BATCHGATE_RETENTION", seconds(30 * 86_400)),
         };
         let log_format = self.read("BATCHGATE_LOG_FORMAT", log_format, LogFormat::Text);
@@ -395,6 +400,7 @@ mod tests {
         assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(config.settings.chunk, 5_000);
         assert_eq!(config.settings.chunk_bytes, 64 << 20);
+        assert_eq!(config.settings.janitor, Duration::from_secs(600));
         assert_eq!(config.accounts[0].route.who, "anthropic");
     }
 
@@ -405,12 +411,18 @@ mod tests {
             ("BATCHGATE_CHUNK", "0"),
             ("BATCHGATE_LEASE", "1s"),
             ("BATCHGATE_POLL_MIN", "soon"),
+            ("BATCHGATE_JANITOR", "0s"),
             ("BATCHGATE_KEY_HASHES", "sha256:xyz"),
         ];
         let mistakes = parse(&given, "").expect_err("nothing of it holds");
-        for name in
-            ["BATCHGATE_CHUNK", "BATCHGATE_LEASE", "BATCHGATE_POLL_MIN", "BATCHGATE_KEY_HASHES", "BATCHGATE_REDIS_URL"]
-        {
+        for name in [
+            "BATCHGATE_CHUNK",
+            "BATCHGATE_LEASE",
+            "BATCHGATE_POLL_MIN",
+            "BATCHGATE_JANITOR",
+            "BATCHGATE_KEY_HASHES",
+            "BATCHGATE_REDIS_URL",
+        ] {
             assert!(mistakes.iter().any(|mistake| mistake.contains(name)), "{name}: {mistakes:?}");
         }
     }

@@ -24,6 +24,9 @@
 //! [`pipeline::read`] reads. What ended without an answer is kept by the sealer, and [`pipeline::retry`] makes a new batch
 //! of it.
 //!
+//! What no chunk will read any more, [`pipeline::janitor`] finds at the providers, by its tag, and brings into the cache. A
+//! commit that a harvest led to notes so ([`store::janitor`]): what is not noted, and no chunk has in hand, is its business.
+//!
 //! Where a server has no batches, [`pipeline::online`] asks a chunk's prompts one by one in their place, and notes what is
 //! said as it comes ([`store::said`]).
 //!

@@ -152,6 +152,29 @@ impl WireIds {
     }
 }
 
+/// What a wire id says to somebody who does not know its chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WireId {
+    /// False with cache mode `off`.
+    pub may_enter_cache: bool,
+    pub key: CacheKey,
+}
+
+impl WireId {
+    /// None if it does not begin with `home` ([`WireTag::home`]), or is no wire id at all.
+    pub fn read(custom_id: &str, home: &str) -> Option<WireId> {
+        let (tag, rest) = custom_id.split_at_checked(WireTag::LEN)?;
+        let (mark, key) = rest.split_at_checked(1)?;
+        let may_enter_cache = match mark {
+            "-" => true,
+            "_" => false,
+            _ => return None,
+        };
+        let key = CacheKey::parse(key)?;
+        tag.starts_with(home).then_some(WireId { may_enter_cache, key })
+    }
+}
+
 /// What a provider said of one question, without the answer's body: bodies are staged in Redis as they arrive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
@@ -284,6 +307,21 @@ mod tests {
         assert_eq!(id.len(), WireIds::LEN);
         assert!(id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'));
         assert_eq!(ids().read(&id), Some(key(9)));
+    }
+
+    #[test]
+    fn a_wire_id_tells_a_stranger_to_its_chunk_whose_it_is_and_whether_it_may_be_kept() {
+        let home = WireTag::home("test", "default");
+        for may_enter_cache in [true, false] {
+            let id = WireIds::new(WireTag::new("test", "default", &[5; 9]), may_enter_cache).write(&key(9));
+            assert_eq!(WireId::read(&id, &home), Some(WireId { may_enter_cache, key: key(9) }));
+            assert_eq!(WireId::read(&id, &WireTag::home("test2", "default")), None);
+            assert_eq!(WireId::read(&id, &WireTag::home("test", "other")), None);
+            for odd in [&id[..59], &id.replace(['-', '_'], "x"), "", "request-1", "ääääääääääääääääääääääääääääää"]
+            {
+                assert_eq!(WireId::read(odd, &home), None, "{odd}");
+            }
+        }
     }
 
     #[test]

@@ -114,12 +114,16 @@ impl WireTag {
     pub const LEN: usize = 16;
 
     pub fn new(deployment: &str, namespace: &str, random: &[u8; 9]) -> WireTag {
+        WireTag(format!("{}{}", WireTag::home(deployment, namespace), URL_SAFE_NO_PAD.encode(random)))
+    }
+
+    /// The four characters by which every wire id of a deployment and namespace begins.
+    pub fn home(deployment: &str, namespace: &str) -> String {
         let mut home = Sha256::new();
         home.update((deployment.len() as u64).to_be_bytes());
         home.update(deployment);
         home.update(namespace);
-        let home = URL_SAFE_NO_PAD.encode(&home.finalize()[..3]);
-        WireTag(format!("{home}{}", URL_SAFE_NO_PAD.encode(random)))
+        URL_SAFE_NO_PAD.encode(&home.finalize()[..3])
     }
 
     pub fn from_stored(text: &str) -> Option<WireTag> {

@@ -3,7 +3,7 @@
 //! an account is told is true by itself, and a chunk that waits always comes back by itself.
 
 use super::{
-    Gateway,
+    Gateway, Provider,
     dispatch::{After, Held},
 };
 use crate::{
@@ -38,19 +38,91 @@ fn group(account: &str) -> String {
     format!("pause:{account}")
 }
 
-fn probing(held: &Held<'_>) -> Probing {
-    let settings = &held.gateway.settings;
-    Probing { first: settings.poll_min, last: settings.poll_max * 5, lease: settings.lease * 2 }
+/// Who calls an account: the dispatch of a chunk, or a job that is no chunk's.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    pub gateway: &'a Gateway,
+    pub account: &'a str,
+    /// Fresh per dispatch or turn: it tells one prober from another.
+    pub name: &'a str,
+}
+
+impl<'a> Caller<'a> {
+    fn of(held: &'a Held<'_>) -> Caller<'a> {
+        Caller { gateway: held.gateway, account: &held.chunk.lane.account, name: held.lease.token.as_str() }
+    }
+
+    fn probing(&self) -> Probing {
+        let settings = &self.gateway.settings;
+        Probing { first: settings.poll_min, last: settings.poll_max * 5, lease: settings.lease * 2 }
+    }
+
+    /// The gate's answer, and when it was given.
+    async fn ask(&self, call: Call) -> Result<(Pass, Millis), StoreError> {
+        let (gate, now) = self.gateway.store.gate(self.account).await?;
+        if gate == Gate::default() {
+            return Ok((Pass::Free, now));
+        }
+        let probing = self.probing();
+        let change = |gate: &mut Gate, now| (gate.enter(call, self.name, now, probing), now);
+        self.gateway.store.change_gate(self.account, change).await
+    }
+
+    /// Asks for the way to the provider, for a job that comes back by itself; none if it is shut.
+    pub async fn enter(&self, call: Call) -> Result<Option<Passage>, StoreError> {
+        Ok(match self.ask(call).await?.0 {
+            Pass::Free => Some(Passage { call, probe: false }),
+            Pass::Probe => Some(Passage { call, probe: true }),
+            Pass::Closed(_) => None,
+        })
+    }
+
+    /// Pauses the account; the gate as it is then, and the time.
+    async fn refused(&self, call: Call, reason: Reason, said: &str) -> Result<(Closed, Millis), StoreError> {
+        let account = self.account;
+        let remedy = match reason {
+            Reason::AuthFailed => "check its key in api_key_env",
+            _ => "check its quota, credit and spend limits",
+        };
+        let detail = format!("{account} answered {said}: {remedy}; probed again by itself");
+        let probing = self.probing();
+        let change = |gate: &mut Gate, now| {
+            let news = gate.refused(call, (reason, detail.clone()), self.name, now, probing);
+            (news, gate.pause.as_ref().map_or(now, |pause| pause.probe_at), now)
+        };
+        let (news, until, now) = self.gateway.store.change_gate(account, change).await?;
+        if news {
+            tracing::error!(%account, reason = reason.word(), said, "provider account paused; no prompt fails, it is probed again");
+            let labels = [("account", account.to_owned()), ("reason", reason.word().to_owned())];
+            metrics::counter!("batchgate_account_pauses_total", &labels).increment(1);
+        }
+        Ok((Closed { reason, detail, until }, now))
+    }
+
+    /// Tells the account what the headers of replies have said since the last time. `fallback`: a refusal that says
+    /// nothing.
+    async fn note_throttle(&self, fallback: Millis) -> Result<(), StoreError> {
+        let Some(Provider::Batch(provider)) = self.gateway.providers.get(self.account) else { return Ok(()) };
+        let Some(throttle) = provider.throttle() else { return Ok(()) };
+        let account = self.account;
+        let bound = if throttle.refused { MAX_HOLD } else { self.gateway.settings.poll_max * 10 };
+        let wait = throttle.wait.map_or(fallback, |wait| clock::millis(wait.min(bound)));
+        let change = |gate: &mut Gate, now: Millis| {
+            let until = clock::rfc3339(now + wait);
+            let detail = if throttle.refused {
+                format!("{account} has had enough requests and wants none before {until}")
+            } else {
+                format!("nothing is left of {account}'s rate limit before {until}")
+            };
+            gate.hold_back(throttle.call, now + wait, &detail);
+        };
+        self.gateway.store.change_gate(account, change).await
+    }
 }
 
 /// Asks for the way to the provider; the chunk waits where it is if it is shut.
 pub async fn enter(held: &Held<'_>, call: Call) -> Result<Result<Passage, After>, StoreError> {
-    let (account, store) = (&held.chunk.lane.account, &held.gateway.store);
-    if store.gate(account).await?.0 == Gate::default() {
-        return Ok(Ok(Passage { call, probe: false }));
-    }
-    let (dispatch, probing) = (held.lease.token.as_str(), probing(held));
-    let (pass, now) = store.change_gate(account, |gate, now| (gate.enter(call, dispatch, now, probing), now)).await?;
+    let (pass, now) = Caller::of(held).ask(call).await?;
     match pass {
         Pass::Free => Ok(Ok(Passage { call, probe: false })),
         Pass::Probe => Ok(Ok(Passage { call, probe: true })),
@@ -73,17 +145,32 @@ pub async fn enter(held: &Held<'_>, call: Call) -> Result<Result<Passage, After>
 impl Passage {
     /// The provider answered, whatever it said to the call itself: the account works.
     pub async fn answered(&self, held: &Held<'_>) -> Result<(), StoreError> {
-        note_throttle(held, 0).await?;
+        self.answered_to(&Caller::of(held)).await
+    }
+
+    /// The same, whoever called.
+    pub async fn answered_to(&self, caller: &Caller<'_>) -> Result<(), StoreError> {
+        caller.note_throttle(0).await?;
         if !self.probe {
             return Ok(());
         }
-        let (account, dispatch) = (&held.chunk.lane.account, held.lease.token.as_str());
-        let change = |gate: &mut Gate, now| (gate.worked(self.call, dispatch, now), gate.pause.is_none());
-        if let (true, healed) = held.gateway.store.change_gate(account, change).await? {
+        let (account, name) = (caller.account, caller.name);
+        let change = |gate: &mut Gate, now| (gate.worked(self.call, name, now), gate.pause.is_none());
+        if let (true, healed) = caller.gateway.store.change_gate(account, change).await? {
             tracing::info!(%account, healed, "the provider account works again");
-            wake_all(held.gateway, account).await?;
+            wake_all(caller.gateway, account).await?;
         }
         Ok(())
+    }
+
+    /// A job's call failed. What headers say holds for the account; but only a probe's refusal tells it anything new: a
+    /// job may ask for what the account's chunks never need.
+    pub async fn failed(&self, caller: &Caller<'_>, error: &CallError) -> Result<(), StoreError> {
+        if let (true, CallError::Paused { auth, .. }) = (self.probe, error) {
+            let reason = if *auth { Reason::AuthFailed } else { Reason::AccountPaused };
+            caller.refused(self.call, reason, &bare(error)).await?;
+        }
+        caller.note_throttle(clock::millis(caller.gateway.settings.poll_max)).await
     }
 }
 
@@ -96,15 +183,14 @@ pub struct Move<'a> {
 
 /// A call failed: the chunk is tried again later, and what concerns its account too is told to the account.
 pub async fn failed(held: &Held<'_>, call: Call, error: &CallError, mut step: Move<'_>) -> Result<After, StoreError> {
-    let account = &held.chunk.lane.account;
     if let CallError::Paused { auth, .. } = error {
         let reason = if *auth { Reason::AuthFailed } else { Reason::AccountPaused };
         return pause(held, call, reason, &bare(error), step).await;
     }
     let back_off = held.back_off(error);
-    note_throttle(held, back_off).await?;
+    Caller::of(held).note_throttle(back_off).await?;
     step.fields.push(("fails", (held.chunk.fails + 1).to_string()));
-    let (gate, now) = held.gateway.store.gate(account).await?;
+    let (gate, now) = held.gateway.store.gate(&held.chunk.lane.account).await?;
     match gate.closed(call, now) {
         Some(closed) => {
             let delay = closed.until.saturating_sub(now).max(back_off);
@@ -122,24 +208,8 @@ pub async fn pause(
     said: &str,
     step: Move<'_>,
 ) -> Result<After, StoreError> {
-    let (account, dispatch) = (&held.chunk.lane.account, held.lease.token.as_str());
-    let remedy = match reason {
-        Reason::AuthFailed => "check its key in api_key_env",
-        _ => "check its quota, credit and spend limits",
-    };
-    let detail = format!("{account} answered {said}: {remedy}; probed again by itself");
-    let probing = probing(held);
-    let change = |gate: &mut Gate, now| {
-        let news = gate.refused(call, (reason, detail.clone()), dispatch, now, probing);
-        (news, gate.pause.as_ref().map_or(now, |pause| pause.probe_at), now)
-    };
-    let (news, until, now) = held.gateway.store.change_gate(account, change).await?;
-    if news {
-        tracing::error!(%account, reason = reason.word(), said, "provider account paused; no prompt fails, it is probed again");
-        let labels = [("account", account.clone()), ("reason", reason.word().to_owned())];
-        metrics::counter!("batchgate_account_pauses_total", &labels).increment(1);
-    }
-    wait(held, &Closed { reason, detail, until }, until.saturating_sub(now), step).await
+    let (closed, now) = Caller::of(held).refused(call, reason, said).await?;
+    wait(held, &closed, closed.until.saturating_sub(now), step).await
 }
 
 /// Nothing more is created for the account for so long.
@@ -195,24 +265,6 @@ async fn wait(held: &Held<'_>, closed: &Closed, delay: Millis, step: Move<'_>) -
     let from = [step.from.word()];
     held.try_step(&Step { from: &from, to: step.to, fields: step.fields, release, asking: false, waits: Some(&waits) })
         .await
-}
-
-/// Tells the account what the headers of replies have said since the last time. `fallback`: a refusal that says nothing.
-async fn note_throttle(held: &Held<'_>, fallback: Millis) -> Result<(), StoreError> {
-    let Some(throttle) = held.provider().and_then(|provider| provider.throttle()) else { return Ok(()) };
-    let account = &held.chunk.lane.account;
-    let bound = if throttle.refused { MAX_HOLD } else { held.gateway.settings.poll_max * 10 };
-    let wait = throttle.wait.map_or(fallback, |wait| clock::millis(wait.min(bound)));
-    let change = |gate: &mut Gate, now: Millis| {
-        let until = clock::rfc3339(now + wait);
-        let detail = if throttle.refused {
-            format!("{account} has had enough requests and wants none before {until}")
-        } else {
-            format!("nothing is left of {account}'s rate limit before {until}")
-        };
-        gate.hold_back(throttle.call, now + wait, &detail);
-    };
-    held.gateway.store.change_gate(account, change).await
 }
 
 /// Everything that waits for this account moves on at once.

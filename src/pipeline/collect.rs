@@ -5,6 +5,7 @@ use super::{
     account::{self, Move},
     budget, commit,
     dispatch::{After, Held, no_provider},
+    group::Group,
 };
 use crate::{
     clock::{self, Millis},
@@ -17,19 +18,11 @@ use crate::{
         settlement::Settlement,
     },
     provider::{CallError, Ended, Line, LineFault, LineOutcome, Pressure, Refusal, RemoteId, RemoteStatus},
-    store::{
-        StoreError,
-        chunks::Release,
-        commit::Stage,
-        record::{self, Provenance, StoredAnswer},
-    },
+    store::{StoreError, chunks::Release, commit::Stage, record::Provenance},
 };
 use futures_util::StreamExt;
 use std::{collections::HashMap, time::Duration};
 
-/// Staged answers are written in groups of this many bytes or this many answers.
-const GROUP_BYTES: usize = 1 << 20;
-const GROUP_ANSWERS: usize = 500;
 /// Under whose keys nothing is said of what we bought. At another address of the same organisation it may be the same
 /// account through a proxy: an id tells.
 const ANOTHERS: &[Kin] = &[Kin::Another];
@@ -52,6 +45,10 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
     };
     // An adopted batch may be another's: it is waited for, never cancelled.
     if held.ending.is_some() && !held.chunk.cancel_sent && adopted.is_none() {
+        // A Redis that lost its data has no batch that wants the answers, nor our claim: what is paid for goes on.
+        if !held.gateway.store.holds(held.lease).await? {
+            return Ok(After::Finished);
+        }
         return match provider.cancel(&remote).await {
             Ok(()) | Err(CallError::NotFound { .. } | CallError::Refused { .. }) => {
                 passage.answered(held).await?;
@@ -264,7 +261,7 @@ pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreEr
     }
     let settlement = Settlement::of(items, &ledger, held.rules());
     let stage = Stage::Dispatch(held.lease.token.clone());
-    commit::settle_staged(held, settlement, &stage, &sizes).await
+    commit::settle_staged(held, settlement, &stage, &sizes, Some(remote)).await
 }
 
 /// Not one line was ours: a batch adopted by its size and time is another's. Back to doubt, and not to this one again.
@@ -293,9 +290,7 @@ enum Staged {
 struct Harvest<'a> {
     held: &'a Held<'a>,
     ledger: Ledger,
-    from: Provenance,
-    group: Vec<(CacheKey, Vec<u8>)>,
-    group_bytes: usize,
+    group: Group,
     sizes: Sizes,
 }
 
@@ -309,7 +304,7 @@ impl<'a> Harvest<'a> {
             team: held.chunk.team.clone(),
         };
         let ledger = Ledger::open(commit::wire_ids(held.chunk), items);
-        Harvest { held, ledger, from, group: Vec::new(), group_bytes: 0, sizes: Sizes::new() }
+        Harvest { held, ledger, group: Group::new(from), sizes: Sizes::new() }
     }
 
     async fn take(&mut self, line: Line) -> Result<Staged, StoreError> {
@@ -328,22 +323,13 @@ impl<'a> Harvest<'a> {
         if !matches!(recorded, Recorded::First | Recorded::Better) {
             return Ok(Staged::Well);
         }
-        metrics::counter!("batchgate_harvested_bytes_total").increment(answer.body.len() as u64);
-        let from = Provenance { request_id: answer.request_id, ..self.from.clone() };
-        let packed = record::pack_cached(&key, &StoredAnswer { reading: answer.reading, from, body: answer.body });
-        self.sizes.insert(key, packed.len());
-        self.group_bytes += packed.len();
-        self.group.push((key, packed));
-        if self.group.len() >= GROUP_ANSWERS || self.group_bytes >= GROUP_BYTES {
-            return self.flush().await;
-        }
-        Ok(Staged::Well)
+        self.sizes.insert(key, self.group.push(key, answer));
+        if self.group.is_full() { self.flush().await } else { Ok(Staged::Well) }
     }
 
     /// Stages the group; what was staged before is taken back if the chunk was lost meanwhile.
     async fn flush(&mut self) -> Result<Staged, StoreError> {
-        self.group_bytes = 0;
-        let group = std::mem::take(&mut self.group);
+        let group = self.group.take();
         let (gateway, lease) = (self.held.gateway, self.held.lease);
         if group.is_empty() {
             return Ok(Staged::Well);

@@ -39,15 +39,16 @@ pub fn wire_ids(chunk: &Chunk) -> WireIds {
 pub async fn settle(held: &Held<'_>, settlement: Settlement) -> Result<After, StoreError> {
     held.gateway.store.begin_staging(held.lease, held.gateway.settings.lease * 2).await?;
     let stage = Stage::Dispatch(held.lease.token.clone());
-    settle_staged(held, settlement, &stage, &Sizes::new()).await
+    settle_staged(held, settlement, &stage, &Sizes::new(), None).await
 }
 
-/// Settles a chunk whose answers are staged.
+/// Settles a chunk whose answers are staged. `harvested`: the provider batch that brought them, read to its end.
 pub async fn settle_staged(
     held: &Held<'_>,
     settlement: Settlement,
     stage: &Stage,
     sizes: &Sizes,
+    harvested: Option<&str>,
 ) -> Result<After, StoreError> {
     let store = &held.gateway.store;
     let fragments = write_fragments(held, &settlement, stage, sizes).await?;
@@ -59,6 +60,7 @@ pub async fn settle_staged(
         counter: counter(&held.chunk.state),
         mode: held.chunk.mode,
         stage,
+        harvested,
         fresh_since: held.chunk.fresh_since,
         answered: &answered,
         failed: settlement.failed.len(),

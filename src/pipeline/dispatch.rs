@@ -97,7 +97,7 @@ impl Held<'_> {
         self.ending.is_some() && self.now > self.chunk.deadline + clock::millis(PATIENCE_AFTER_DEADLINE)
     }
 
-    /// Settles without answers what nobody waits for any more.
+    /// Settles without answers what nobody waits for any more. What the provider still makes of it is the janitor's.
     pub async fn give_up(&self) -> Result<After, StoreError> {
         let ending = self.ending.unwrap_or(Ending::Expired);
         tracing::warn!(chunk = %self.chunk.id, state = self.chunk.state.word(), "gave up: the deadline is long past");

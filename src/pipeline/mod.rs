@@ -1,4 +1,5 @@
-//! VERBS, in the order data meets them: submit (number, page, plan), forecast, dispatch, collect, commit, seal, read, cancel.
+//! VERBS, in the order data meets them: submit (number, page, plan), forecast, dispatch, collect, commit, seal, read, cancel;
+//! and janitor, for what none of them sees.
 //! Knows nothing of HTTP servers, loops or terminals; each verb does one thing once and says what comes next.
 
 pub mod account;
@@ -11,6 +12,8 @@ pub mod dispatch;
 pub mod doubt;
 pub mod forecast;
 pub mod frames;
+mod group;
+pub mod janitor;
 pub mod line;
 pub mod number;
 pub mod online;
@@ -74,6 +77,7 @@ pub struct Settings {
     pub poll_max: Duration,
     pub lease: Duration,
     pub cache_ttl: Duration,
+    pub janitor: Duration,
     pub retention: Duration,
 }
 

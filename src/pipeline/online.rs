@@ -148,7 +148,8 @@ async fn settle(
     // The batch was told of each as it came.
     let reported = said.values().filter(|word| word.is_last()).count() as u64;
     let chunk = Chunk { reported, ..held.chunk.clone() };
-    commit::settle_staged(&Held { chunk: &chunk, ending, ..*held }, settlement, &Stage::Chunk(chunk.id), &sizes).await
+    let (held, stage) = (Held { chunk: &chunk, ending, ..*held }, Stage::Chunk(chunk.id));
+    commit::settle_staged(&held, settlement, &stage, &sizes, None).await
 }
 
 async fn give_back(held: &Held<'_>, heard: bool, wait: Duration) -> Result<After, StoreError> {

@@ -1,8 +1,8 @@
 //! Any provider, with its calls timed and counted; each is a span of its own.
 
 use super::{
-    BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId,
-    RemoteStatus, Throttle,
+    BatchProvider, CallError, Candidate, CreateError, Created, Cursor, Doubt, Ended, InputFile, Line, Listing, Newest,
+    Parcel, RemoteId, RemoteStatus, Throttle,
 };
 use crate::domain::{
     identity::{Identity, Kin},
@@ -93,6 +93,10 @@ impl BatchProvider for Measured {
 
     async fn newest(&self) -> Result<Option<Newest>, CallError> {
         self.time("newest", self.0.newest()).await
+    }
+
+    async fn list(&self, from: &Cursor) -> Result<Listing, CallError> {
+        self.time("list", self.0.list(from)).await
     }
 
     async fn discard(&self, input: &InputFile) -> Result<(), CallError> {

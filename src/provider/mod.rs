@@ -3,12 +3,15 @@
 //! A provider batch is made in two steps so that the worker can write down what it is about to do before each:
 //! [`BatchProvider::upload`] (harmless to lose) and [`BatchProvider::create`] (what is paid for, never retried blindly).
 
-use crate::domain::{
-    account::Call,
-    identity::{Identity, Kin},
-    limits::BatchLimits,
-    outcome::Outcome,
-    prompt::{ApiHeaders, Endpoint},
+use crate::{
+    clock::Millis,
+    domain::{
+        account::Call,
+        identity::{Identity, Kin},
+        limits::BatchLimits,
+        outcome::Outcome,
+        prompt::{ApiHeaders, Endpoint},
+    },
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -24,6 +27,7 @@ mod harvest;
 mod json;
 mod keys;
 mod lines;
+mod listing;
 mod measured;
 pub mod online;
 pub mod openai;
@@ -78,6 +82,10 @@ pub trait BatchProvider: Send + Sync {
 
     /// Whether the account's keys reach where this was made, as far as replies have said. Makes no call.
     fn kin(&self, made: &Identity) -> Kin;
+
+    /// A page of the account's batches, newest first, as far back as results are kept; one key's list after another's, for
+    /// what one made may be invisible to the others. `from`: where the page before said it goes on.
+    async fn list(&self, from: &Cursor) -> Result<Listing, CallError>;
 
     /// What the headers of replies have said since this was last asked.
     fn throttle(&self) -> Option<Throttle>;
@@ -282,6 +290,50 @@ pub enum Evidence {
     InputFile,
     /// Its size and time fit (Anthropic). Only its custom_ids can tell.
     Size,
+}
+
+/// A page of the list of an account's batches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listing {
+    pub batches: Vec<Listed>,
+    /// Where it goes on; none at the end of the last key's list.
+    pub next: Option<Cursor>,
+}
+
+/// A place in the walk through an account's batches; the default is its beginning.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// Which of the account's keys looks, from 0.
+    key: usize,
+    /// The last batch of the page before; none on a key's first page.
+    after: Option<String>,
+    /// When the newest batch this key sees was made, by the provider's clock.
+    newest: Option<Millis>,
+    /// A key before this one was let in.
+    let_in: bool,
+}
+
+/// A batch as its account's list tells of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    pub remote: RemoteId,
+    pub label: Label,
+    pub status: RemoteStatus,
+    /// What its prompts asked; none if it is nothing that we ask.
+    pub endpoint: Option<Endpoint>,
+    /// When it ended, by the provider's clock, if the list says so.
+    pub ended_at: Option<Millis>,
+}
+
+/// What a list says of whose a batch is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Label {
+    /// Made by a gateway like this one, for this chunk of this deployment.
+    Says { deployment: String, chunk: String },
+    /// The provider keeps labels, and this batch has none of a gateway's.
+    Missing,
+    /// The provider keeps no labels: whose it is, the `custom_id`s of its results say.
+    Unkept,
 }
 
 /// A call that may be repeated failed. The variants are what the caller does next.

@@ -4,6 +4,7 @@
 use super::{
     Store, StoreError,
     chunks::{Lease, NewChunk},
+    janitor::{Noted, REMEMBERED},
     keys::Keys,
     pages::FrameRow,
     record::{self, StoredAnswer},
@@ -57,6 +58,9 @@ pub struct Settled<'a> {
     pub counter: &'static str,
     pub mode: CacheMode,
     pub stage: &'a Stage,
+    /// The provider batch that was read to its end for it; none if it is settled without: the janitor looks after what
+    /// there may be.
+    pub harvested: Option<&'a str>,
     /// With `use`: an entry from before this moment (`max_age`) gives way, any other stays.
     pub fresh_since: Option<Millis>,
     /// Keys with a staged answer.
@@ -224,6 +228,10 @@ impl Store {
         pipe.zrem(self.keys.claimed(), chunk.to_string()).ignore();
         pipe.del(self.keys.fence(chunk)).ignore();
         pipe.del(self.keys.said(chunk)).ignore();
+        if let Some(remote) = settled.harvested {
+            pipe.cmd("SET").arg(self.keys.noted(remote)).arg(Noted::Harvested.text());
+            pipe.arg("EX").arg(REMEMBERED).ignore();
+        }
         pipe
     }
 

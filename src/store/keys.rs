@@ -30,7 +30,7 @@ impl Keys {
 
     // The cache.
 
-    /// An answer. Written by a commit (renamed from its staged name), read at accept; dies by the cache's TTL.
+    /// An answer. Written by a commit (renamed from its staged name) or the janitor, read at accept; dies by the cache's TTL.
     pub fn cached(&self, key: &CacheKey) -> String {
         self.of(format_args!("c:{key}"))
     }
@@ -209,6 +209,17 @@ impl Keys {
     /// Which chunk a provider's batch belongs to, by its create's own answer. Dies after 31 days, with the provider's results.
     pub fn remote(&self, remote: &str) -> String {
         self.of(format_args!("r:{remote}"))
+    }
+
+    /// What is over and done with of a provider's batch: read by its chunk's worker (written by its commit), or by the janitor
+    /// (kept, another's, gone). Read by the janitor; dies after 31 days, with the provider's results.
+    pub fn noted(&self, remote: &str) -> String {
+        self.of(format_args!("j:{remote}"))
+    }
+
+    /// Where the janitor's walk through an account's batches goes on. Written and read by the janitor; dies after a day.
+    pub fn walk(&self, account: &str) -> String {
+        self.of(format_args!("walk:{account}"))
     }
 
     /// Chunks that wait for a time (sorted set by due time): back-off and the poll schedule.

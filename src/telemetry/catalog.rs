@@ -112,6 +112,18 @@ pub const METRICS: &[Metric] = &[
         "Requests that may have been worked on, and whose answer nobody has",
     ),
     gauge("batchgate_online_limit", &["account"], "Requests that may be in the air, where the limit adapts"),
+    // The janitor.
+    counter(
+        "batchgate_janitor_passes_total",
+        &["account", "outcome"],
+        "Looks at an account's batches: through, partly (it goes on there), shut (the account is paused), failed",
+    ),
+    counter(
+        "batchgate_janitor_batches_total",
+        &["outcome"],
+        "Of the provider batches on the pages it read: seen (all), foreign; adopted: read, for nobody had; failed",
+    ),
+    counter("batchgate_janitor_answers_total", &[], "Answers it brought into the cache"),
     // Commit and seal.
     counter("batchgate_commits_total", &[], "Chunks settled, each in one transaction"),
     histogram("batchgate_commit_seconds", &[], "Time of that transaction"),

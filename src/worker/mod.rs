@@ -11,7 +11,7 @@ mod step;
 use crate::{
     domain::id::Token,
     lifecycle::{Heartbeats, Tasks},
-    pipeline::{Gateway, online::desk::Seat, poison, seal},
+    pipeline::{Gateway, janitor, online::desk::Seat, poison, seal},
     store::{StoreError, queue::Claim},
 };
 use guard::Guard;
@@ -22,6 +22,10 @@ use tokio::sync::{Notify, Semaphore};
 const IDLE: Duration = Duration::from_millis(500);
 /// Shortest: right after there was something.
 const BUSY: Duration = Duration::from_millis(20);
+/// Longest time from the start to the first pass of the janitor: a restart is when most is to be found.
+const FIRST_PASS: Duration = Duration::from_secs(30);
+/// Longest time between two looks whether it is the janitor's turn, and between two ticks of a long pass.
+const TURN: Duration = Duration::from_secs(10);
 /// Wait after Redis failed.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -34,6 +38,8 @@ pub fn start(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats, workers:
     tasks.spawn_loop("seal", async move { seal_loop(&main, &seal_tasks, &seal_beats).await });
     let (main, sweep_tasks, sweep_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
     tasks.spawn_loop("sweep", async move { sweep_loop(&main, &sweep_tasks, &sweep_beats).await });
+    let (main, janitor_tasks, janitor_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+    tasks.spawn_loop("janitor", async move { janitor_loop(&main, &janitor_tasks, &janitor_beats).await });
 }
 
 async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, beats: Heartbeats) {
@@ -137,6 +143,37 @@ async fn sweep_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
             }
             Ok(None) => tasks.sleep(IDLE).await,
             Err(error) => trouble("sweep", &error, tasks).await,
+        }
+    }
+}
+
+async fn janitor_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+    let every = gateway.settings.janitor;
+    tasks.sleep((every / 20).min(FIRST_PASS)).await;
+    while !tasks.stopping() {
+        beats.tick("janitor");
+        match gateway.store.turn("janitor", every).await {
+            Ok(true) => pass(gateway, tasks, beats).await,
+            Ok(false) => {}
+            Err(error) => trouble("janitor", &error, tasks).await,
+        }
+        tasks.sleep(every.min(TURN)).await;
+    }
+}
+
+/// One pass of the janitor, in a task of its own; it may break off anywhere. Each of its waits has a bound, so it ticks.
+async fn pass(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+    let gateway = Arc::clone(gateway);
+    let mut pass = tasks.spawn(async move { janitor::pass(&gateway).await });
+    loop {
+        tokio::select! {
+            done = &mut pass => return match done {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => trouble("janitor", &error, tasks).await,
+                Err(panic) => tracing::error!(%panic, "the janitor's pass broke off; again at its next turn"),
+            },
+            () = tasks.stopped() => return pass.abort(),
+            () = tasks.sleep(TURN) => beats.tick("janitor"),
         }
     }
 }

@@ -10,6 +10,7 @@ mod desk;
 mod doubts;
 mod downloads;
 mod endpoints;
+mod lists;
 mod lives;
 mod readings;
 
@@ -69,6 +70,10 @@ const CHECKS: &[Check] = &checks![
     doubts::only_our_own_batches_are_found,
     doubts::a_long_list_is_read_page_by_page,
     doubts::what_never_left_was_not_created,
+    lists::the_list_says_whose_each_batch_is_and_how_far,
+    lists::a_long_walk_meets_every_batch_once,
+    lists::every_key_s_batches_are_walked,
+    lists::a_list_that_cannot_be_read_is_no_empty_list,
     calls::retry_after_is_handed_on,
     calls::wrong_keys_pause_and_name_no_key,
     calls::a_second_key_reads_but_never_creates,

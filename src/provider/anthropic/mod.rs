@@ -2,13 +2,14 @@
 //! The order of calls; their JSON is in [`wire`].
 
 use super::{
-    BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId,
-    RemoteStatus, Throttle,
+    BatchProvider, CallError, Candidate, CreateError, Created, Cursor, Doubt, Ended, InputFile, Line, Listing, Newest,
+    Parcel, RemoteId, RemoteStatus, Throttle,
     download::Download,
     exchange::Outgoing,
     faults::PauseSigns,
     harvest::{self, Read, Source},
     keys::{Key, Search},
+    listing,
     parcel::{self, Means},
     transport::{Dialect, Transport, again, segment},
 };
@@ -156,6 +157,14 @@ impl BatchProvider for Anthropic {
         let reply = self.http.call_with(key, &what, Method::GET, path).await?;
         let (batches, _) = wire::read_page(&reply.body).ok_or_else(|| again(&what, "the answer is no list"))?;
         Ok(batches.into_iter().next().map(wire::Batch::newest))
+    }
+
+    async fn list(&self, from: &Cursor) -> Result<Listing, CallError> {
+        let path = |after: Option<&str>| match after {
+            Some(after) => format!("/v1/messages/batches?limit=100&after_id={}", segment(after)),
+            None => "/v1/messages/batches?limit=100".to_owned(),
+        };
+        listing::page(&self.http, from, path, wire::read_list).await
     }
 
     fn throttle(&self) -> Option<Throttle> {

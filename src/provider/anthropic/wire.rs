@@ -2,15 +2,17 @@
 
 use super::DIALECT;
 use crate::{
+    clock::{self, Millis},
     domain::{
         limits::BatchLimits,
         outcome::{Answer, Outcome},
-        prompt::ApiHeaders,
+        prompt::{ApiHeaders, Endpoint},
     },
     provider::{
-        Candidate, Doubt, Ended, Evidence, Line, LineOutcome, Newest, OutLine, Parcel, RemoteId, RemoteStatus,
+        Candidate, Doubt, Ended, Evidence, Line, LineOutcome, Newest, OutLine, Parcel, RemoteId, RemoteStatus, Label, Listed,
         faults::Envelope,
         json::Members,
+        listing::Sheet,
         parcel::{Bounds, CUSTOM_ID_CHARS, Frame},
         transport::segment,
         verdict,
@@ -57,6 +59,7 @@ pub(super) struct Batch {
     pub total: u64,
     pub done: u64,
     pub created_at: Option<String>,
+    pub ended_at: Option<String>,
 }
 
 impl Batch {
@@ -74,6 +77,7 @@ impl Batch {
             total: done.saturating_add(count("processing")),
             done,
             created_at: batch.word("created_at"),
+            ended_at: batch.word("ended_at"),
         })
     }
 
@@ -91,6 +95,13 @@ impl Batch {
 
     pub(super) fn running(&self) -> RemoteStatus {
         RemoteStatus::Running { reported: self.done }
+    }
+
+    /// Nothing labels a batch; only Messages can be asked.
+    fn listed(self) -> Listed {
+        let status = self.status().unwrap_or_else(|| self.running());
+        let (label, endpoint, ended_at) = (Label::Unkept, Some(Endpoint::Messages), time(&self.ended_at));
+        Listed { remote: self.remote, label, status, endpoint, ended_at }
     }
 
     pub(super) fn newest(self) -> Newest {
@@ -122,6 +133,23 @@ pub(super) fn read_page(reply: &[u8]) -> Option<(Vec<Batch>, bool)> {
     let page = Members::read_bytes(reply)?;
     let batches = page.list("data")?.iter().filter_map(|batch| Batch::of(&Members::read(batch.get())?)).collect();
     Some((batches, page.get("has_more").is_none_or(|more| more.get() != "false")))
+}
+
+/// A page of the list, for whoever looks for what gateways made.
+pub(super) fn read_list(reply: &[u8]) -> Option<Sheet> {
+    let (batches, more) = read_page(reply)?;
+    let made = |batch: Option<&Batch>| time(&batch?.created_at);
+    Some(Sheet {
+        last: batches.last().map(|batch| batch.remote.clone()),
+        newest: made(batches.first()),
+        oldest: made(batches.last()),
+        more,
+        batches: batches.into_iter().map(Batch::listed).collect(),
+    })
+}
+
+fn time(text: &Option<String>) -> Option<Millis> {
+    text.as_deref().and_then(clock::parse_rfc3339)
 }
 
 /// A result line: `result.type` decides.

@@ -2,13 +2,14 @@
 //! The order of calls; their JSON is in [`wire`].
 
 use super::{
-    BatchProvider, CallError, Candidate, CreateError, Created, Doubt, Ended, InputFile, Line, Newest, Parcel, RemoteId,
-    RemoteStatus, Throttle,
+    BatchProvider, CallError, Candidate, CreateError, Created, Cursor, Doubt, Ended, InputFile, Line, Listing, Newest,
+    Parcel, RemoteId, RemoteStatus, Throttle,
     download::Download,
     exchange::Outgoing,
     faults::PauseSigns,
     harvest::{self, Read, Source},
     keys::{Key, Search},
+    listing,
     parcel::{self, Means},
     transport::{Dialect, Transport, again, segment},
 };
@@ -165,6 +166,14 @@ impl BatchProvider for OpenAi {
 
     async fn newest(&self) -> Result<Option<Newest>, CallError> {
         Ok(None) // metadata names our batches: nothing has to be counted as "before"
+    }
+
+    async fn list(&self, from: &Cursor) -> Result<Listing, CallError> {
+        let path = |after: Option<&str>| match after {
+            Some(after) => format!("/batches?limit=100&after={}", segment(after)),
+            None => "/batches?limit=100".to_owned(),
+        };
+        listing::page(&self.http, from, path, wire::read_list).await
     }
 
     fn throttle(&self) -> Option<Throttle> {

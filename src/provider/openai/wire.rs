@@ -2,16 +2,17 @@
 
 use super::DIALECT;
 use crate::{
+    clock::Millis,
     domain::{
         limits::BatchLimits,
         outcome::{Answer, Outcome},
         prompt::Endpoint,
     },
     provider::{
-        Candidate, Doubt, Ended, Evidence, Line, LineFault, LineOutcome, OutLine, Parcel, Pressure, Refusal, RemoteId,
-        RemoteStatus, TokenLimit,
+        Candidate, Doubt, Ended, Evidence, Line, LineFault, LineOutcome, OutLine, Parcel, Pressure, Refusal, RemoteId, RemoteStatus, TokenLimit, Label, Listed,
         faults::{self, Envelope},
         json::{self, Members},
+        listing::Sheet,
         parcel::{Bounds, CUSTOM_ID_CHARS, Frame},
         verdict,
     },
@@ -76,7 +77,10 @@ pub(super) fn read_size(reply: &[u8]) -> Option<u64> {
 
 /// A batch object: in our three words, or the status word we do not know.
 pub(super) fn read_status(remote: &RemoteId, reply: &[u8]) -> Option<Result<RemoteStatus, Unknown>> {
-    let batch = Members::read_bytes(reply)?;
+    status(remote, &Members::read_bytes(reply)?)
+}
+
+fn status(remote: &RemoteId, batch: &Members<'_>) -> Option<Result<RemoteStatus, Unknown>> {
     let word = batch.word("status")?;
     let counts = batch.object("request_counts");
     let count = |name| counts.as_ref().and_then(|counts| counts.count(name)).unwrap_or(0);
@@ -84,9 +88,9 @@ pub(super) fn read_status(remote: &RemoteId, reply: &[u8]) -> Option<Result<Remo
     Some(Ok(match word.to_ascii_lowercase().as_str() {
         "validating" | "in_progress" | "finalizing" | "cancelling" | "canceling" => running,
         "completed" | "expired" | "cancelled" | "canceled" => {
-            RemoteStatus::Ended(Ended { remote: remote.clone(), sources: sources(&batch) })
+            RemoteStatus::Ended(Ended { remote: remote.clone(), sources: sources(batch) })
         }
-        "failed" => RemoteStatus::Refused(read_refusal(&batch)),
+        "failed" => RemoteStatus::Refused(read_refusal(batch)),
         _ => return Some(Err(Unknown { word, running })),
     }))
 }
@@ -182,6 +186,41 @@ pub(super) fn read_page(doubt: &Doubt, reply: &[u8]) -> Option<Page> {
         oldest: batches.last().and_then(|batch| batch.count("created_at")),
         more: page.get("has_more").is_none_or(|more| more.get() != "false"),
     })
+}
+
+/// A page of the list, for whoever looks for what gateways made.
+pub(super) fn read_list(reply: &[u8]) -> Option<Sheet> {
+    let page = Members::read_bytes(reply)?;
+    let batches: Vec<Members<'_>> = page.list("data")?.iter().filter_map(|batch| Members::read(batch.get())).collect();
+    let made = |batch: Option<&Members<'_>>| batch.and_then(|batch| batch.count("created_at")).map(milliseconds);
+    Some(Sheet {
+        last: batches.last().and_then(|batch| batch.word("id")).map(RemoteId),
+        newest: made(batches.first()),
+        oldest: made(batches.last()),
+        more: page.get("has_more").is_none_or(|more| more.get() != "false"),
+        batches: batches.iter().filter_map(read_listed).collect(),
+    })
+}
+
+fn read_listed(batch: &Members<'_>) -> Option<Listed> {
+    let remote = RemoteId(batch.word("id")?);
+    let status = status(&remote, batch)?.unwrap_or_else(|unknown| unknown.running);
+    let ended = ["completed_at", "expired_at", "cancelled_at"].iter().find_map(|name| batch.count(name));
+    let endpoint = batch.word("endpoint").and_then(|path| Endpoint::from_path(&path));
+    Some(Listed { label: read_label(batch), remote, status, endpoint, ended_at: ended.map(milliseconds) })
+}
+
+fn read_label(batch: &Members<'_>) -> Label {
+    let metadata = batch.object("metadata");
+    let says = |name| metadata.as_ref().and_then(|metadata| metadata.code(name));
+    match (says("batchgate_deployment"), says("batchgate_chunk")) {
+        (Some(deployment), Some(chunk)) => Label::Says { deployment, chunk },
+        _ => Label::Missing,
+    }
+}
+
+fn milliseconds(seconds: u64) -> Millis {
+    seconds.saturating_mul(1_000)
 }
 
 /// Our label decides where there is one: an earlier attempt may have used the same file. Without it, the file does.

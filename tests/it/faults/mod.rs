@@ -12,6 +12,7 @@ mod doubts_end;
 mod downloads;
 mod drains;
 mod identities;
+mod janitor;
 mod lines;
 mod online;
 mod poison;

@@ -75,6 +75,13 @@ impl Redis {
         self.restart().await;
     }
 
+    /// kill -9, and started again on nothing: what was in it is lost.
+    pub(crate) async fn restart_empty(&mut self) {
+        self.process.kill();
+        std::fs::remove_dir_all(self.dir.join("appendonlydir")).expect("redis keeps its data there");
+        self.restart().await;
+    }
+
     pub(crate) async fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
