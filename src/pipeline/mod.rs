@@ -14,6 +14,7 @@ pub mod number;
 pub mod online;
 pub mod open_page;
 pub mod page;
+pub mod patience;
 pub mod plan;
 pub mod poison;
 pub mod read;
