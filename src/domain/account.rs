@@ -28,11 +28,19 @@ pub enum Reason {
     AuthFailed,
     /// A create's answer was lost; it is being looked for.
     InDoubt,
+    /// Redis has no room for the answers; they stay at the provider until it has.
+    Storage,
 }
 
 impl Reason {
-    pub const ALL: [Reason; 5] =
-        [Reason::TokenLimit, Reason::RateLimited, Reason::AccountPaused, Reason::AuthFailed, Reason::InDoubt];
+    pub const ALL: [Reason; 6] = [
+        Reason::TokenLimit,
+        Reason::RateLimited,
+        Reason::AccountPaused,
+        Reason::AuthFailed,
+        Reason::InDoubt,
+        Reason::Storage,
+    ];
 
     pub fn word(self) -> &'static str {
         match self {
@@ -41,6 +49,7 @@ impl Reason {
             Reason::AccountPaused => "account_paused",
             Reason::AuthFailed => "auth_failed",
             Reason::InDoubt => "in_doubt",
+            Reason::Storage => "storage",
         }
     }
 }

@@ -6,6 +6,7 @@ use super::{
     budget, commit,
     dispatch::{After, Held, no_provider},
     group::Group,
+    patience::insist,
 };
 use crate::{
     clock::{self, Millis},
@@ -229,7 +230,7 @@ pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreEr
         Ok(lines) => lines,
         Err(error) => return held.later(&error).await,
     };
-    held.gateway.store.begin_staging(held.lease, held.gateway.settings.lease * 2).await?;
+    commit::begin(held).await?;
     let mut harvest = Harvest::new(held, remote, &items);
     while let Some(line) = lines.next().await {
         match line {
@@ -334,7 +335,8 @@ impl<'a> Harvest<'a> {
         if group.is_empty() {
             return Ok(Staged::Well);
         }
-        if gateway.store.stage(lease, &group, gateway.settings.cache_ttl).await? {
+        let (store, ttl) = (&gateway.store, gateway.settings.cache_ttl);
+        if insist(self.held, "stage answers", || store.stage(lease, &group, ttl)).await? {
             return Ok(Staged::Well);
         }
         tracing::warn!(chunk = %lease.chunk, "lost the chunk while reading its results; nothing was changed");

@@ -5,6 +5,7 @@ use super::{
     budget,
     collect::Sizes,
     dispatch::{After, Held},
+    patience::insist,
 };
 use crate::{
     domain::{
@@ -17,7 +18,7 @@ use crate::{
     },
     provider::InputFile,
     store::{
-        StoreError,
+        Store, StoreError,
         chunks::{Chunk, NewChunk},
         commit::{Committed, Delta, Settled, Stage, fragment_name},
         pages::{FrameRow, FrameWriter},
@@ -37,9 +38,15 @@ pub fn wire_ids(chunk: &Chunk) -> WireIds {
 
 /// Settles a chunk that brought no answers.
 pub async fn settle(held: &Held<'_>, settlement: Settlement) -> Result<After, StoreError> {
-    held.gateway.store.begin_staging(held.lease, held.gateway.settings.lease * 2).await?;
+    begin(held).await?;
     let stage = Stage::Dispatch(held.lease.token.clone());
     settle_staged(held, settlement, &stage, &Sizes::new(), None).await
+}
+
+/// Notes that answers are about to be staged, so that they are found if we die.
+pub async fn begin(held: &Held<'_>) -> Result<(), StoreError> {
+    let (store, patience) = (&held.gateway.store, held.gateway.settings.lease * 2);
+    insist(held, "begin to stage", || store.begin_staging(held.lease, patience)).await
 }
 
 /// Settles a chunk whose answers are staged. `harvested`: the provider batch that brought them, read to its end.
@@ -70,7 +77,8 @@ pub async fn settle_staged(
         delta: delta(held, &settlement),
     };
     let began = std::time::Instant::now();
-    match store.commit(&settled, held.gateway.settings.cache_ttl).await? {
+    let ttl = held.gateway.settings.cache_ttl;
+    match insist(held, "commit", || store.commit(&settled, ttl)).await? {
         Committed::Done => {
             metrics::histogram!("batchgate_commit_seconds").record(began.elapsed().as_secs_f64());
             metrics::counter!("batchgate_commits_total").increment(1);
@@ -157,19 +165,33 @@ async fn write_fragments(
     let store = &held.gateway.store;
     let name = fragment_name(held.chunk.id, &held.lease.token);
     let mut fragments = Vec::with_capacity(pages.len());
-    for (page, Wanted { answered, failed }) in pages {
-        let mut writer = FrameWriter::fragment(store, held.chunk.id.batch, page, &name);
-        for slice in slices(&answered, sizes) {
-            for (key, answer) in store.staged(stage, slice).await? {
-                writer.push_known(&key, &Known::Answered(answer)).await?;
-            }
-        }
-        for (key, failure) in failed {
-            writer.push_known(key, &Known::Failed(failure.clone())).await?;
-        }
-        fragments.push((page, writer.finish().await?));
+    for (page, wanted) in pages {
+        // Begun anew it writes the same frames under the same names.
+        let write = || {
+            let writer = FrameWriter::fragment(store, held.chunk.id.batch, page, &name);
+            write_fragment(store, writer, &wanted, stage, sizes)
+        };
+        fragments.push((page, insist(held, "write a fragment", write).await?));
     }
     Ok(fragments)
+}
+
+async fn write_fragment(
+    store: &Store,
+    mut writer: FrameWriter<'_>,
+    wanted: &Wanted<'_>,
+    stage: &Stage,
+    sizes: &Sizes,
+) -> Result<FrameRow, StoreError> {
+    for slice in slices(&wanted.answered, sizes) {
+        for (key, answer) in store.staged(stage, slice).await? {
+            writer.push_known(&key, &Known::Answered(answer)).await?;
+        }
+    }
+    for (key, failure) in &wanted.failed {
+        writer.push_known(key, &Known::Failed((*failure).clone())).await?;
+    }
+    writer.finish().await
 }
 
 /// Cuts keys into slices whose packed answers together stay within one frame's bytes.

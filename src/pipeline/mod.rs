@@ -20,6 +20,7 @@ pub mod online;
 pub mod open_page;
 pub mod outgoing;
 pub mod page;
+pub mod patience;
 pub mod plan;
 pub mod poison;
 pub mod read;

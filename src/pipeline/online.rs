@@ -122,7 +122,7 @@ async fn settle(
     said: &HashMap<CacheKey, Word>,
     ending: Option<Ending>,
 ) -> Result<After, StoreError> {
-    held.gateway.store.begin_staging(held.lease, held.gateway.settings.lease * 2).await?;
+    commit::begin(held).await?;
     let ids = commit::wire_ids(held.chunk);
     let mut ledger = Ledger::open(ids.clone(), &items);
     let mut sizes = HashMap::new();

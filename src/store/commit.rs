@@ -7,7 +7,7 @@ use super::{
     janitor::{Noted, REMEMBERED},
     keys::Keys,
     pages::FrameRow,
-    record::{self, StoredAnswer},
+    record::{self, Known, StoredAnswer},
     runs::Row,
     script,
 };
@@ -29,6 +29,8 @@ use std::{collections::HashSet, time::Duration};
 const STAGED: Duration = Duration::from_secs(24 * 60 * 60);
 /// Times a MULTI is begun anew because its fence moved without being taken away.
 const ATTEMPTS: u32 = 5;
+/// Keys looked at in one round trip.
+const KEYS_PER_LOOK: usize = 500;
 
 /// Sent by text: inside a MULTI there is no second try for a script Redis has forgotten.
 const PROGRESS_TEXT: &str = include_str!("scripts/progress.lua");
@@ -144,14 +146,15 @@ impl Store {
         keys.iter().zip(values).map(unpack).collect()
     }
 
-    /// Settles a chunk: the only writer of outcomes.
+    /// Settles a chunk: the only writer of outcomes. Repeatable: what was applied once is only tidied up.
     ///
-    /// A lost reply is no failure: the chunk's state says whether this token settled it.
+    /// # Errors
+    /// Nothing was applied, or nobody can say: call again while the chunk is held.
     pub async fn commit(&self, settled: &Settled<'_>, cache_ttl: Duration) -> Result<Committed, StoreError> {
         for _ in 0..ATTEMPTS {
             let mut connection = self.dedicated().await?;
             if !self.watch_fence(&mut connection, settled.lease).await? {
-                return self.settled_by_us(settled.lease).await;
+                return self.look_back(settled, cache_ttl).await;
             }
             let stale = match (settled.mode, settled.fresh_since) {
                 (CacheMode::Use, Some(bound)) => self.watch_stale(&mut connection, settled.answered, bound).await?,
@@ -159,12 +162,15 @@ impl Store {
             };
             match self.transaction(settled, &stale, cache_ttl).query_async::<Option<Value>>(&mut connection).await {
                 Ok(Some(replies)) => {
-                    self.after_exec(settled, &stale, &replies, cache_ttl).await?;
+                    // The chunk is settled; what is not tidied up now is the chore's.
+                    if let Err(error) = self.after_exec(settled, &stale, &replies, cache_ttl).await {
+                        tracing::warn!(chunk = %settled.lease.chunk, %error, "tidy up after a commit; the sweeper will");
+                    }
                     return Ok(Committed::Done);
                 }
                 Ok(None) => {} // the fence, or a watched entry, changed between look and EXEC: look again
                 // The connection broke, or a command inside failed: EXEC may have been applied all the same.
-                Err(error) => match self.settled_by_us(settled.lease).await? {
+                Err(error) => match self.look_back(settled, cache_ttl).await? {
                     Committed::Done => return Ok(Committed::Done),
                     Committed::Lost => return Err(error.into()),
                 },
@@ -173,17 +179,69 @@ impl Store {
         Ok(Committed::Lost)
     }
 
+    /// Whether this token settled the chunk, though no reply said so; then the cache is given what it may have missed.
+    async fn look_back(&self, settled: &Settled<'_>, cache_ttl: Duration) -> Result<Committed, StoreError> {
+        let lease = settled.lease;
+        let chunk = self.chunk(lease.chunk).await?;
+        if chunk.and_then(|chunk| chunk.settled_by).as_deref() != Some(lease.token.as_str()) {
+            return Ok(Committed::Lost);
+        }
+        if let Err(error) = self.mend_cache(settled, cache_ttl).await {
+            tracing::warn!(chunk = %lease.chunk, %error, "the cache may lack answers of this chunk");
+        }
+        Ok(Committed::Done)
+    }
+
+    /// Writes answers of a settled chunk that the cache lacks, from the fragments its batch reads them from. A page that
+    /// was sealed meanwhile has none any more: its answers are safe in the batch, and asked again for the next one.
+    async fn mend_cache(&self, settled: &Settled<'_>, cache_ttl: Duration) -> Result<(), StoreError> {
+        if settled.mode == CacheMode::Off {
+            return Ok(());
+        }
+        let mut lacking = self.lacking(settled.answered, cache_ttl).await?;
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let (chunk, all) = (settled.lease.chunk, lacking.len());
+        for (page, row) in settled.fragments {
+            for frame in 0..row.frames {
+                let Some(records) = self.fragment_frame(chunk.batch, *page, row, frame).await? else { break };
+                let mut pipe = redis::pipe();
+                for (key, known) in records {
+                    if let Known::Answered(answer) = known
+                        && lacking.remove(&key)
+                    {
+                        let set = pipe.cmd("SET").arg(self.keys.cached(&key)).arg(record::pack_cached(&key, &answer));
+                        set.arg("NX").arg("PX").arg(clock::millis(cache_ttl)).ignore();
+                    }
+                }
+                pipe.query_async::<()>(&mut self.main.clone()).await?;
+            }
+        }
+        tracing::warn!(%chunk, mended = all - lacking.len(), lost = lacking.len(), "a commit left answers out of the cache");
+        Ok(())
+    }
+
+    /// Which of these keys the cache has no entry of; the others live on for as long as a fresh one.
+    async fn lacking(&self, keys: &[CacheKey], cache_ttl: Duration) -> Result<HashSet<CacheKey>, StoreError> {
+        let mut lacking = HashSet::new();
+        for slice in keys.chunks(KEYS_PER_LOOK) {
+            let mut pipe = redis::pipe();
+            for key in slice {
+                pipe.exists(self.keys.cached(key));
+                pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(clock::millis(cache_ttl)).arg("GT").ignore();
+            }
+            let there: Vec<bool> = pipe.query_async(&mut self.main.clone()).await?;
+            lacking.extend(slice.iter().zip(there).filter(|(_, there)| !there).map(|(key, _)| *key));
+        }
+        Ok(lacking)
+    }
+
     async fn watch_fence(&self, connection: &mut MultiplexedConnection, lease: &Lease) -> Result<bool, StoreError> {
         let fence = self.keys.fence(lease.chunk);
         redis::cmd("WATCH").arg(&fence).query_async::<()>(connection).await?;
         let token: Option<String> = redis::cmd("GET").arg(&fence).query_async(connection).await?;
         Ok(token.as_deref() == Some(lease.token.as_str()))
-    }
-
-    async fn settled_by_us(&self, lease: &Lease) -> Result<Committed, StoreError> {
-        let chunk = self.chunk(lease.chunk).await?;
-        let ours = chunk.and_then(|chunk| chunk.settled_by).is_some_and(|token| token == lease.token.as_str());
-        Ok(if ours { Committed::Done } else { Committed::Lost })
     }
 
     /// The MULTI. Its first command is a plain write, which a full Redis refuses at queueing, and with it all the rest.

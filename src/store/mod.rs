@@ -7,10 +7,10 @@ pub mod cache;
 pub mod chunks;
 pub mod commit;
 pub mod gauges;
-
 pub mod idempotency;
 pub mod janitor;
 pub mod keys;
+mod link;
 pub mod listing;
 pub mod pages;
 pub mod queue;
@@ -24,9 +24,10 @@ pub mod unanswered;
 pub mod uploads;
 
 use keys::Keys;
+use link::Link;
 use redis::{
     AsyncConnectionConfig, IntoConnectionInfo,
-    aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection},
+    aio::{ConnectionManagerConfig, MultiplexedConnection},
 };
 use std::{
     sync::{Arc, Mutex},
@@ -55,6 +56,12 @@ fn clipped(error: &redis::RedisError) -> String {
 }
 
 impl StoreError {
+    /// Redis refused a write for lack of memory; nothing of it was applied.
+    pub fn is_full(&self) -> bool {
+        let StoreError::Away(error) = self else { return false };
+        error.clone().into_server_errors().is_some_and(|errors| errors.iter().any(|(_, error)| error.code() == "OOM"))
+    }
+
     #[expect(clippy::needless_pass_by_value, reason = "callers pass errors and texts they have no more use for")]
     pub fn corrupt(what: impl Into<String>, why: impl ToString) -> StoreError {
         StoreError::Corrupt { what: what.into(), why: why.to_string() }
@@ -66,9 +73,9 @@ impl StoreError {
 pub struct Store {
     client: redis::Client,
     /// Reads, accept and harvest.
-    main: ConnectionManager,
+    main: Link,
     /// Claims and leases, so that they never wait behind a large write.
-    lease: ConnectionManager,
+    lease: Link,
     pub keys: Keys,
     /// As [`Store::server`] last said.
     server: Arc<Mutex<String>>,
@@ -91,8 +98,8 @@ impl Store {
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_number_of_retries(2)
             .set_max_delay(Duration::from_secs(1));
-        let main = client.get_connection_manager_with_config(config.clone()).await?;
-        let lease = client.get_connection_manager_with_config(config).await?;
+        let main = Link::connect(&client, config.clone()).await?;
+        let lease = Link::connect(&client, config).await?;
         let store = Store { client, main, lease, keys: Keys::new(namespace), server: Arc::default(), skew_ms: 0 };
         store.check_policy().await?;
         store.server().await?;

@@ -41,6 +41,8 @@ pub const METRICS: &[Metric] = &[
     counter("batchgate_loop_ticks_total", &["loop"], "Rounds of the worker's loops"),
     counter("batchgate_loop_errors_total", &["loop"], "Rounds that failed, and were tried again after a second"),
     gauge("batchgate_redis_up", &[], "1 if Redis answered when this page was drawn"),
+    counter("batchgate_redis_reconnects_total", &[], "Connections given up because they led to a replica or to nobody"),
+    counter("batchgate_redis_full_total", &[], "Writes of paid answers Redis refused for lack of memory; made again"),
     gauge("batchgate_redis_memory_bytes", &[], "Redis's used_memory"),
     gauge("batchgate_redis_memory_max_bytes", &[], "Redis's maxmemory; 0 is no bound"),
     gauge("batchgate_queue_depth", &["queue"], "Members of a queue, due or not"),

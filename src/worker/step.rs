@@ -8,7 +8,7 @@ use crate::{
         dispatch::{self, After, Held},
         doubt,
         online::{self, desk::Seat},
-        poison,
+        patience, poison,
     },
     store::{StoreError, queue::Claim},
 };
@@ -58,7 +58,10 @@ async fn one(
     metrics::histogram!("batchgate_step_seconds", "verb" => verb).record(began.elapsed().as_secs_f64());
     let outcome = if done.is_ok() { "done" } else { "failed" };
     metrics::counter!("batchgate_steps_total", "verb" => verb, "outcome" => outcome).increment(1);
-    done
+    match done {
+        Err(error) if error.is_full() => patience::wait_for_room(&held).await,
+        done => done,
+    }
 }
 
 /// What a chunk in this state is stepped by: the word in spans and metrics.

@@ -3,6 +3,7 @@
 
 mod architecture;
 mod bad_input;
+mod commit;
 mod contract;
 mod deployment;
 mod docs;
