@@ -47,6 +47,7 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
     if held.ending.is_some() && !held.chunk.cancel_sent && adopted.is_none() {
         return match provider.cancel(&remote).await {
             Ok(()) | Err(CallError::NotFound { .. } | CallError::Refused { .. }) => {
+                fail_point!("cancel_sent");
                 passage.answered(held).await?;
                 tracing::info!(chunk = %held.chunk.id, remote = %remote.0, "provider asked to cancel");
                 let sent = vec![("cancel_sent", "1".to_owned())];
@@ -63,6 +64,7 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
     match status {
         Ok(RemoteStatus::Running { reported }) => still_running(held, reported).await,
         Ok(RemoteStatus::Ended(ended)) => {
+            fail_point!("ended");
             let (remote, sources, adopted) = (ended.remote.0, ended.sources, adopted.cloned());
             let state = ChunkState::Harvested { remote, sources, looked: false, adopted };
             held.step(&["running"], &state, vec![("fails", "0".to_owned())], Release::Hold).await
@@ -335,6 +337,7 @@ impl<'a> Harvest<'a> {
             return Ok(Staged::Well);
         }
         if gateway.store.stage(lease, &group, gateway.settings.cache_ttl).await? {
+            fail_point!("answers_staged");
             return Ok(Staged::Well);
         }
         tracing::warn!(chunk = %lease.chunk, "lost the chunk while reading its results; nothing was changed");

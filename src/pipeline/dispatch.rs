@@ -185,9 +185,11 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
         Stepped::Ending => return Ok(After::Continue),
         Stepped::Lost | Stepped::Elsewhere(_) => return Ok(After::Finished),
     }
+    fail_point!("intended");
     let parcel = Parcel { attempt: held.chunk.attempt + 1, ..parcel };
     match provider.create(&parcel, input.as_ref()).await {
         Ok(created) => {
+            fail_point!("created");
             metrics::counter!("batchgate_submits_total", "outcome" => "created").increment(1);
             tracing::info!(chunk = %held.chunk.id, remote = %created.remote.0, prompts = held.chunk.prompts, "chunk submitted");
             held.gateway.store.know_remote(&created.remote.0, held.chunk.id).await.unwrap_or_else(|error| {
@@ -196,6 +198,7 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
             let identity = ("identity", created.identity.unwrap_or_default());
             // The provider's id first: until it is written, a crash here is a doubt.
             let after = running(held, &["submitting"], &created.remote, None, vec![identity]).await?;
+            fail_point!("id_stored");
             passage.answered(held).await.unwrap_or_else(|error| {
                 tracing::warn!(chunk = %held.chunk.id, %error, "note that the account works");
             });
@@ -229,6 +232,7 @@ async fn running(
 }
 
 async fn note_input(held: &Held<'_>, input: &InputFile) -> Result<After, StoreError> {
+    fail_point!("input_uploaded");
     held.step(&["planned"], &ChunkState::Planned, vec![("input", input.0.clone())], Release::Hold).await
 }
 
@@ -304,6 +308,7 @@ pub async fn look(held: &Held<'_>, newest_before: Option<&String>, looks: u32) -
         credential: held.chunk.credential.clone(),
         newest_before: newest_before.and_then(|text| serde_json::from_str(text).ok()),
     };
+    fail_point!("looking");
     let found = match provider.find(&question).await {
         Ok(found) => found,
         Err(CallError::NotFound { .. }) => {
@@ -329,6 +334,7 @@ pub async fn look(held: &Held<'_>, newest_before: Option<&String>, looks: u32) -
         }
     }
     if let Some(Candidate { remote, exact }) = ours {
+        fail_point!("found");
         tracing::info!(chunk = %held.chunk.id, remote = %remote.0, exact, "doubt settled: found");
         metrics::counter!("batchgate_doubts_total", "outcome" => "found").increment(1);
         let adopted = (!exact).then(|| Adopted { newest_before: newest_before.cloned() });

@@ -153,8 +153,10 @@ impl Store {
                 (CacheMode::Use, Some(bound)) => self.watch_stale(&mut connection, settled.answered, bound).await?,
                 _ => HashSet::new(),
             };
+            fail_point!("before_exec");
             match self.transaction(settled, &stale, cache_ttl).query_async::<Option<Value>>(&mut connection).await {
                 Ok(Some(replies)) => {
+                    fail_point!("after_exec");
                     self.after_exec(settled, &stale, &replies, cache_ttl).await?;
                     return Ok(Committed::Done);
                 }

@@ -49,6 +49,13 @@ fn clipped(error: &redis::RedisError) -> String {
     error.to_string().chars().take(300).collect()
 }
 
+#[cfg(feature = "failpoints")]
+impl From<crate::failpoint::Tripped> for StoreError {
+    fn from(tripped: crate::failpoint::Tripped) -> StoreError {
+        redis::RedisError::from((redis::ErrorKind::Io, "a fail point", tripped.to_string())).into()
+    }
+}
+
 impl StoreError {
     #[expect(clippy::needless_pass_by_value, reason = "callers pass errors and texts they have no more use for")]
     pub fn corrupt(what: impl Into<String>, why: impl ToString) -> StoreError {

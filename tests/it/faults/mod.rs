@@ -9,6 +9,8 @@ mod deadlines;
 mod downloads;
 mod drains;
 mod lines;
+#[cfg(feature = "failpoints")]
+mod matrix;
 mod online;
 mod poison;
 mod rates;

@@ -51,9 +51,16 @@ impl World {
 
     /// Starts one more gateway on the same Redis.
     pub(crate) async fn start_gateway(&mut self) -> &mut Gateway {
+        self.start_gateway_with(&[]).await
+    }
+
+    /// Starts one more gateway with these settings of its own over the world's.
+    pub(crate) async fn start_gateway_with(&mut self, own: &[(&str, &str)]) -> &mut Gateway {
         let name = format!("gateway-{}", self.started);
         self.started += 1;
-        let gateway = Gateway::start(&name, &self.redis, &self.sim, &self.env, self.dir.path()).await;
+        let mut env = self.env.clone();
+        env.extend(own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        let gateway = Gateway::start(&name, &self.redis, &self.sim, &env, self.dir.path()).await;
         self.gateways.push(gateway);
         self.gateways.last_mut().expect("one was pushed")
     }
