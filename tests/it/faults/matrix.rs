@@ -4,11 +4,13 @@
 //!
 //! CI runs a third of the combinations with smaller batches, another one every day; `./scripts/soak --matrix` all of them.
 
+mod ratchet;
 mod seams;
 mod share;
 mod trial;
 
 use batchgate::failpoint;
+use futures_util::{StreamExt, stream};
 use seams::SEAMS;
 use share::Share;
 
@@ -30,7 +32,7 @@ impl Mode {
     fn word(self) -> &'static str {
         match self {
             Mode::Exit => "exit",
-            Mode::Stall => "stall:3s",
+            Mode::Stall => "stall:4s",
             Mode::Error => "error",
         }
     }
@@ -95,17 +97,24 @@ fn combinations(at: usize, asked: Asked) -> impl Iterator<Item = (usize, Combina
     })
 }
 
-/// Runs the chosen combinations of one row, side by side: they mostly wait.
+/// How many combinations of a row run side by side: they mostly wait.
+const AT_ONCE: usize = 2;
+
+/// Runs the chosen combinations of one row.
 async fn run(point: &str, asked: Asked) {
     let at = SEAMS.iter().position(|seam| seam.point == point).expect("each test is made of a row");
     assert!(SEAMS[at].asked.contains(&asked), "{asked:?} never comes by {point}");
     let share = Share::chosen();
-    let chosen: Vec<(usize, Combination)> =
-        combinations(at, asked).filter(|(number, _)| share.takes(*number)).collect();
-    for (number, combination) in chosen {
-        eprintln!("{share}: {point} {asked:?} {:?}, {} gateway(s)", combination.mode, combination.gateways);
-        trial::run(combination, share.simulator(number), share.prompts()).await;
-    }
+    let chosen =
+        combinations(at, asked).filter(|(number, _)| share.takes(*number)).map(async |(number, combination)| {
+            eprintln!("{share}: {point} {asked:?} {:?}, {} gateway(s)", combination.mode, combination.gateways);
+            let trial = trial::run(combination, share.simulator(number), share.prompts());
+            match ratchet::known_broken(&combination) {
+                None => trial.await,
+                Some(why) => ratchet::still_breaks(why, trial).await,
+            }
+        });
+    stream::iter(chosen).buffer_unordered(AT_ONCE).collect::<()>().await;
 }
 
 /// A point that is in no row is a seam nobody looked at.

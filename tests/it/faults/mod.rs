@@ -13,6 +13,7 @@ mod lines;
 mod matrix;
 mod online;
 mod poison;
+mod proxied;
 mod rates;
 mod redis_away;
 mod redis_full;
