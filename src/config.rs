@@ -51,6 +51,8 @@ pub struct Config {
     pub log: String,
     /// `BATCHGATE_LOG_FORMAT` (text): text or json.
     pub log_format: LogFormat,
+    #[cfg(feature = "failpoints")]
+    pub failpoints: crate::failpoint::Plan,
     pub settings: Settings,
 }
 
@@ -193,6 +195,8 @@ impl Reader<'_> {
             collector: self.read("BATCHGATE_OTLP_ENDPOINT", |text| collector(text).map(Some), None),
             log: self.text("BATCHGATE_LOG").unwrap_or_else(|| "info".to_owned()),
             log_format,
+            #[cfg(feature = "failpoints")]
+            failpoints: self.read(crate::failpoint::VARIABLE, crate::failpoint::Plan::parse, Default::default()),
             settings,
         }
     }

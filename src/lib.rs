@@ -52,6 +52,10 @@
 //! ([`store::runs`]). A number is held by every batch that drew it, until a commit there brings a failure: a success never
 //! lets go of it. So an answer costs nothing to write down, and *held by nobody* means *free*.
 
+// First, so that all others know its macro.
+#[macro_use]
+pub mod failpoint;
+
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -49,6 +49,8 @@ pub(super) async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
     })?;
     let _telemetry = telemetry::install(&config.log, config.log_format, config.collector.as_deref())
         .map_err(|why| anyhow::anyhow!("BATCHGATE_OTLP_ENDPOINT: {why}"))?;
+    #[cfg(feature = "failpoints")]
+    crate::failpoint::arm(config.failpoints.clone());
     let (private, url) = redis(&config).await?;
     let listener = TcpListener::bind(config.listen).await.with_context(|| format!("listen on {}", config.listen))?;
     let metrics = match config.metrics_listen {
@@ -128,6 +130,7 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listener
     };
     tracing::info!("stopping: no new work; steps in hand finish");
     tasks.stop();
+    fail_point!("draining");
     let drained = tokio::select! {
         drained = tasks.drained(DRAIN) => drained,
         () = second(again) => false,

@@ -49,11 +49,13 @@ pub async fn reserve(held: &Held<'_>) -> Result<Result<u64, After>, StoreError> 
         let beside = budget.others(&name);
         (budget.reserve(&name, tokens), beside, budget.clone())
     };
+    fail_point!("reserving");
     let (mut fits, mut beside, mut budget) = store.change_budget(account, model, change).await?;
     if !fits && store.clear_budget(account, model).await? > 0 {
         (fits, beside, budget) = store.change_budget(account, model, change).await?;
     }
     if fits {
+        fail_point!("reserved");
         return Ok(Ok(beside));
     }
     let wait = clock::millis(held.gateway.settings.poll_max.mul_f64(0.8 + 0.4 * rand::random::<f64>()));

@@ -9,6 +9,7 @@ use crate::{
 /// Repeatable; a batch that ended without a cancel says so.
 pub async fn cancel(gateway: &Gateway, batch: BatchId) -> Result<Canceled, StoreError> {
     let canceled = gateway.store.cancel(batch).await?;
+    fail_point!("cancel_noted");
     if canceled == Canceled::Asked {
         tracing::info!(%batch, "batch cancel asked");
         gateway.wake.chunks.notify_one();

@@ -52,6 +52,7 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
         }
         return match provider.cancel(&remote).await {
             Ok(()) | Err(CallError::NotFound { .. } | CallError::Refused { .. }) => {
+                fail_point!("cancel_sent");
                 passage.answered(held).await?;
                 if let Some(after) = account::left_alone(held, &**provider, ANOTHERS).await? {
                     return Ok(after);
@@ -74,6 +75,7 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
     match status {
         Ok(RemoteStatus::Running { reported }) => still_running(held, reported).await,
         Ok(RemoteStatus::Ended(ended)) => {
+            fail_point!("ended");
             let (remote, sources, adopted) = (ended.remote.0, ended.sources, adopted.cloned());
             let state = ChunkState::Harvested { remote, sources, looked: false, adopted };
             held.step(&["running"], &state, vec![("fails", "0".to_owned())], Release::Hold).await
@@ -337,6 +339,7 @@ impl<'a> Harvest<'a> {
         }
         let (store, ttl) = (&gateway.store, gateway.settings.cache_ttl);
         if insist(self.held, "stage answers", || store.stage(lease, &group, ttl)).await? {
+            fail_point!("answers_staged");
             return Ok(Staged::Well);
         }
         tracing::warn!(chunk = %lease.chunk, "lost the chunk while reading its results; nothing was changed");

@@ -61,6 +61,7 @@ pub async fn settle_staged(
     let fragments = write_fragments(held, &settlement, stage, sizes).await?;
     let follow_ups = follow_ups(held, &settlement).await?;
     let given_back = given_back(held, &settlement).await?;
+    fail_point!("fragments_written");
     let answered: Vec<CacheKey> = settlement.answered.iter().map(|(item, _)| item.key).collect();
     let settled = Settled {
         lease: held.lease,
@@ -89,6 +90,7 @@ pub async fn settle_staged(
             tracing::info!(chunk = %held.chunk.id, answered = answered.len(), failed = settlement.failed.len(), again, "chunk settled");
             held.gateway.wake.pages.notify_one();
             held.gateway.wake.chunks.notify_one();
+            fail_point!("settled");
             budget::settled(held).await.unwrap_or_else(|error| {
                 tracing::warn!(chunk = %held.chunk.id, %error, "give back the chunk's tokens");
             });

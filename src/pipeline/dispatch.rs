@@ -231,9 +231,13 @@ async fn create(
         let soon = Release::After(clock::millis(held.gateway.settings.poll_min));
         return Ok((held.step(&["submitting"], &ChunkState::Planned, Vec::new(), soon).await?, Fate::Known));
     }
+    fail_point!("intended");
     let parcel = Parcel { attempt: held.chunk.attempt + 1, ..parcel.clone() };
     match provider.create(&parcel, input).await {
-        Ok(created) => Ok((created_at_last(held, passage, &created).await?, Fate::Known)),
+        Ok(created) => {
+            fail_point!("created");
+            Ok((created_at_last(held, passage, &created).await?, Fate::Known))
+        }
         Err(CreateError::NotCreated(error)) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "not_created").increment(1);
             Ok((not_created(held, passage, &error, &submitting).await?, Fate::Known))
@@ -256,6 +260,7 @@ async fn created_at_last(held: &Held<'_>, passage: Passage, created: &Created) -
     });
     let fields = vec![doubt::identity(&created.identity)];
     let after = running(held, &["submitting"], &created.remote, None, fields).await?;
+    fail_point!("id_stored");
     passage.answered(held).await.unwrap_or_else(|error| {
         tracing::warn!(chunk = %held.chunk.id, %error, "note that the account works");
     });
@@ -278,6 +283,7 @@ pub(super) async fn running(
 }
 
 async fn note_input(held: &Held<'_>, input: &InputFile) -> Result<After, StoreError> {
+    fail_point!("input_uploaded");
     held.step(&["planned"], &ChunkState::Planned, vec![("input", input.0.clone())], Release::Hold).await
 }
 

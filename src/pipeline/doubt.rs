@@ -103,6 +103,7 @@ pub async fn look(held: &Held<'_>, search: &Search) -> Result<After, StoreError>
         return Ok(after);
     }
     let server = held.gateway.store.server().await?;
+    fail_point!("looking");
     let found = match provider.find(&question(held, search)).await {
         Ok(found) => found,
         Err(CallError::NotFound { .. }) => {
@@ -223,6 +224,7 @@ async fn cancel_double(held: &Held<'_>, provider: &dyn BatchProvider, remote: &R
 
 /// `adopted`: by its size alone.
 async fn found(held: &Held<'_>, remote: &RemoteId, adopted: Option<Adopted>) -> Result<After, StoreError> {
+    fail_point!("found");
     tracing::info!(chunk = %held.chunk.id, remote = %remote.0, certain = adopted.is_none(), "doubt settled: found");
     metrics::counter!("batchgate_doubts_total", "outcome" => "found").increment(1);
     if adopted.is_none() {

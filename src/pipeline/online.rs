@@ -106,7 +106,10 @@ pub async fn ask(held: &Held<'_>, seat: Option<Seat>, drain: &CancellationToken)
             }
             None => give_back(held, heard, wait).await,
         },
-        Stop::Drain => give_back(held, heard, Duration::ZERO).await,
+        Stop::Drain => {
+            fail_point!("drained_round");
+            give_back(held, heard, Duration::ZERO).await
+        }
     }
 }
 
@@ -269,6 +272,7 @@ impl<'a> Round<'a> {
             }
             tokio::select! {
                 Some(heard) = self.air.next() => {
+                    fail_point!("answer_came");
                     self.take(heard)?;
                     while self.group_bytes < NOTE_BYTES && let Some(Some(heard)) = self.air.next().now_or_never() {
                         self.take(heard)?;
@@ -403,6 +407,7 @@ impl<'a> Round<'a> {
         if group.is_empty() || matches!(self.stop, Some(Stop::Lost)) {
             return Ok(());
         }
+        fail_point!("noting");
         let mut tries = 0;
         let (at, noted) = loop {
             let at = Instant::now();
@@ -421,6 +426,7 @@ impl<'a> Round<'a> {
             reasked(group.len() as u64);
             self.stop_for(Stop::Lost);
         }
+        fail_point!("noted");
         self.sure(at);
         drop(seats);
         if let Some(passage) = self.passage.take_if(|_| self.heard) {

@@ -341,6 +341,7 @@ impl PageBuilder {
             manifest.entries.push(entry(one, ask));
         }
         store.write_spool(self.batch, number, &spool).await?;
+        fail_point!("page_half_written");
         store.write_manifest(self.batch, number, &manifest).await
     }
 }

@@ -104,6 +104,7 @@ impl<'g> Retry<'g> {
                 for (one, body) in records {
                     self.take(one, body).await?;
                 }
+                fail_point!("retry_frame_read", StoreError);
             }
         }
         if self.taken != self.unanswered {

@@ -27,6 +27,7 @@ pub async fn seal_next(gateway: &Gateway, token: &Token) -> Result<bool, StoreEr
         return Ok(true);
     };
     if page.is_complete() {
+        fail_point!("page_complete");
         write(gateway, &claim, page, token).await?;
     } else {
         store.drop_page(&claim).await?;
@@ -57,6 +58,7 @@ async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: 
     }
     let written = WrittenPage { results: writer.finish().await?, unanswered: kept.writer.finish().await? };
     let settings = &gateway.settings;
+    fail_point!("page_written");
     match store.seal_page(claim, &written, settings.retention, settings.lease * 3).await? {
         Sealed::Ended => {
             tracing::info!(batch = %claim.batch, "batch ended");
@@ -66,6 +68,7 @@ async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: 
         Sealed::NotOurs => return store.remove_open_page(claim.batch, claim.page).await,
         Sealed::Torn => return Ok(()),
     }
+    fail_point!("page_sealed");
     metrics::histogram!("batchgate_seal_seconds").record(began.elapsed().as_secs_f64());
     metrics::counter!("batchgate_pages_sealed_total").increment(1);
     store.remove_open_page(claim.batch, claim.page).await

@@ -106,6 +106,7 @@ impl<'g> Submission<'g> {
         let created_at = clock::now_ms();
         let batch = BatchId::new(created_at, &rand::random());
         gateway.store.begin_upload(batch).await?;
+        fail_point!("upload_entered");
         Ok(Submission {
             gateway,
             batch,

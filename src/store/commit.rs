@@ -160,8 +160,10 @@ impl Store {
                 (CacheMode::Use, Some(bound)) => self.watch_stale(&mut connection, settled.answered, bound).await?,
                 _ => HashSet::new(),
             };
+            fail_point!("before_exec");
             match self.transaction(settled, &stale, cache_ttl).query_async::<Option<Value>>(&mut connection).await {
                 Ok(Some(replies)) => {
+                    fail_point!("after_exec");
                     // The chunk is settled; what is not tidied up now is the chore's.
                     if let Err(error) = self.after_exec(settled, &stale, &replies, cache_ttl).await {
                         tracing::warn!(chunk = %settled.lease.chunk, %error, "tidy up after a commit; the sweeper will");

@@ -55,6 +55,13 @@ fn clipped(error: &redis::RedisError) -> String {
     error.to_string().chars().take(300).collect()
 }
 
+#[cfg(feature = "failpoints")]
+impl From<crate::failpoint::Tripped> for StoreError {
+    fn from(tripped: crate::failpoint::Tripped) -> StoreError {
+        redis::RedisError::from((redis::ErrorKind::Io, "a fail point", tripped.to_string())).into()
+    }
+}
+
 impl StoreError {
     /// Redis refused a write for lack of memory; nothing of it was applied.
     pub fn is_full(&self) -> bool {

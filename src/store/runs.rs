@@ -134,7 +134,9 @@ impl Store {
 
     /// Of an accepted batch: gives back what failed at accept, and forgets the draws of a page that is sealed.
     pub async fn settle_draws(&self, batch: BatchId, page: u32) -> Result<(), StoreError> {
-        self.give_back(batch, page, "failed").await
+        self.give_back(batch, page, "failed").await?;
+        fail_point!("numbers_given_back");
+        Ok(())
     }
 
     /// Of an upload that broke, whose right to its pages the caller has taken: gives back all a page drew.

@@ -59,6 +59,7 @@ impl Store {
     /// Does a chore, or puts it off for `patience`, two leases: the chore of a dispatch that is still at work must come before
     /// that of its batch's spool, which is due three leases after the end and takes the names of what was staged along.
     pub async fn do_chore(&self, chore: &Chore, patience: Duration) -> Result<(), StoreError> {
+        fail_point!("chore_taken");
         let finished = match &chore.what {
             What::Upload(batch) => self.sweep_upload(*batch).await?,
             What::Stage(chunk, token) => self.sweep_stage(*chunk, token).await?,
@@ -66,6 +67,7 @@ impl Store {
             What::Draws(batch) => self.sweep_draws(*batch).await?,
             What::Batch(batch) => self.sweep_batch(*batch).await?,
         };
+        fail_point!("chore_done");
         let queue = self.keys.chores();
         if finished {
             self.done(&queue, &chore.member, &chore.lease).await

@@ -118,7 +118,9 @@ impl Store {
         for (name, value) in batches::fields(first) {
             call.arg(name).arg(value);
         }
+        fail_point!("accepting");
         let answer: String = call.invoke_async(&mut self.main.clone()).await?;
+        fail_point!("accepted");
         match answer.as_str() {
             "ok" => Ok(Accepted::Done),
             "lost" => Ok(Accepted::Lost),
@@ -146,6 +148,7 @@ impl Store {
         for page in 0..extent.pages {
             self.undo_draws(batch, page).await?;
         }
+        fail_point!("upload_undone");
         self.remove_pages(batch, extent.pages).await?;
         self.remove_chunks(batch, extent.chunks).await?;
         self.unlink(&[self.keys.upload(batch)]).await?;

@@ -27,6 +27,7 @@ pub(super) async fn run(
     mut seat: Option<Seat>,
     drain: &CancellationToken,
 ) -> Result<(), StoreError> {
+    fail_point!("claimed");
     for _ in 0..MAX_STEPS {
         if one(gateway, claim, &mut seat, drain).await? == After::Finished {
             return Ok(());

@@ -14,8 +14,11 @@ mod drains;
 mod identities;
 mod janitor;
 mod lines;
+#[cfg(feature = "failpoints")]
+mod matrix;
 mod online;
 mod poison;
+mod proxied;
 mod rates;
 mod redis_away;
 mod redis_forgets;

@@ -63,3 +63,18 @@ fn lifetime(key: &str) -> Option<Life> {
         _ => None,
     }
 }
+
+/// Lets so much time pass for chores and uploads, and nothing else: all of them in their order.
+pub(crate) async fn time_passes(world: &World, time: Duration) {
+    let back = format!("-{}", time.as_millis());
+    for queue in ["{default}:chores", "{default}:uploads"] {
+        let waiting = world.redis.command::<Vec<String>>(&["ZRANGE", queue, "0", "-1"]).await;
+        for member in waiting {
+            let kept =
+                member.starts_with("batch:") || (member.starts_with("upload:") && time < Duration::from_secs(600));
+            if !kept {
+                world.redis.command::<f64>(&["ZINCRBY", queue, &back, &member]).await;
+            }
+        }
+    }
+}

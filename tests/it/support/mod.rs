@@ -12,9 +12,11 @@ pub(crate) mod leftovers;
 pub(crate) mod local;
 pub(crate) mod process;
 pub(crate) mod prompt;
+pub(crate) mod proxy;
 pub(crate) mod redis;
 pub(crate) mod sim;
 pub(crate) mod source;
+pub(crate) mod stubborn;
 pub(crate) mod wait;
 pub(crate) mod world;
 

@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 /// Where Redis keeps its append-only file.
@@ -31,11 +32,21 @@ impl Redis {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("unix://{}", self.dir.join("redis.sock").display())
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.join("redis.sock")
+    }
+
+    /// `STOP` puts it to sleep, `CONT` wakes it.
+    pub(crate) fn signal(&self, name: &str) {
+        self.process.signal(name);
     }
 
     pub(crate) async fn connect(&self) -> redis::RedisResult<redis::aio::MultiplexedConnection> {
-        redis::Client::open(self.url())?.get_multiplexed_async_connection().await
+        let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(20)));
+        redis::Client::open(self.url())?.get_multiplexed_async_connection_with_config(&patient).await
     }
 
     async fn answers(&self) {
@@ -91,13 +102,10 @@ impl Redis {
 
     /// Every key with its time to live in milliseconds, -1 for ever.
     pub(crate) async fn keys(&self) -> BTreeMap<String, i64> {
-        let mut found = BTreeMap::new();
-        for key in self.command::<Vec<String>>(&["KEYS", "*"]).await {
-            let ttl = self.command::<i64>(&["PTTL", &key]).await;
-            if ttl != -2 {
-                found.insert(key, ttl);
-            }
-        }
-        found
+        let all = "local all = redis.call('KEYS', '*')
+                   for n, key in ipairs(all) do all[n] = {key, redis.call('PTTL', key)} end
+                   return all";
+        let found: Vec<(String, i64)> = self.command(&["EVAL", all, "0"]).await;
+        found.into_iter().filter(|(_, ttl)| *ttl != -2).collect()
     }
 }

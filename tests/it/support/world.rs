@@ -50,15 +50,22 @@ impl World {
     }
 
     /// Gateways started from here on have this setting.
-    pub(crate) fn set(&mut self, name: &str, value: &str) {
-        self.env.insert(name.to_owned(), value.to_owned());
+    pub(crate) fn set(&mut self, name: &str, value: impl Into<String>) {
+        self.env.insert(name.to_owned(), value.into());
     }
 
     /// Starts one more gateway on the same Redis.
     pub(crate) async fn start_gateway(&mut self) -> &mut Gateway {
+        self.start_gateway_with(&[]).await
+    }
+
+    /// Starts one more gateway with these settings of its own over the world's.
+    pub(crate) async fn start_gateway_with(&mut self, own: &[(&str, &str)]) -> &mut Gateway {
         let name = format!("gateway-{}", self.started);
         self.started += 1;
-        let gateway = Gateway::start(&name, &self.redis, &self.sim, &self.env, self.dir.path()).await;
+        let mut env = self.env.clone();
+        env.extend(own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        let gateway = Gateway::start(&name, &self.redis, &self.sim, &env, self.dir.path()).await;
         self.gateways.push(gateway);
         self.gateways.last_mut().expect("one was pushed")
     }
