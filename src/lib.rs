@@ -21,7 +21,7 @@
 //! [`pipeline::collect`] watches and reads, [`pipeline::commit`] settles a chunk in one transaction ([`store::commit`]),
 //! [`pipeline::poison`] sets apart what fails again and again, [`pipeline::seal`] puts the results in order,
 //! [`pipeline::read`] reads. What ended without an answer is kept by the sealer, and [`pipeline::retry`] makes a new batch
-//! of it.
+//! of it. [`pipeline::reconcile`] holds open batches against their chunks and pages, and puts right what damage left.
 //!
 //! Where a server has no batches, [`pipeline::online`] asks a chunk's prompts one by one in their place, and notes what is
 //! said as it comes ([`store::said`]).

@@ -1,4 +1,4 @@
-//! VERBS, in the order data meets them: submit (number, page, plan), forecast, dispatch, collect, commit, seal, read, cancel.
+//! VERBS, in the order data meets them: submit (number, page, plan), forecast, dispatch, collect, commit, seal, read, cancel, reconcile.
 //! Knows nothing of HTTP servers, loops or terminals; each verb does one thing once and says what comes next.
 
 pub mod account;
@@ -17,6 +17,7 @@ pub mod page;
 pub mod plan;
 pub mod poison;
 pub mod read;
+pub mod reconcile;
 pub mod retry;
 pub mod seal;
 pub mod submit;
@@ -72,6 +73,8 @@ pub struct Settings {
     pub lease: Duration,
     pub cache_ttl: Duration,
     pub retention: Duration,
+    pub reconcile: reconcile::Mode,
+    pub reconcile_every: Duration,
 }
 
 impl Gateway {

@@ -13,6 +13,7 @@ pub mod keys;
 pub mod listing;
 pub mod pages;
 pub mod queue;
+pub mod reconcile;
 pub mod record;
 pub mod runs;
 pub mod said;

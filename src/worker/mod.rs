@@ -11,7 +11,7 @@ mod step;
 use crate::{
     domain::id::Token,
     lifecycle::{Heartbeats, Tasks},
-    pipeline::{Gateway, online::desk::Seat, poison, seal},
+    pipeline::{Gateway, online::desk::Seat, poison, reconcile, seal},
     store::{StoreError, queue::Claim},
 };
 use guard::Guard;
@@ -22,6 +22,8 @@ use tokio::sync::{Notify, Semaphore};
 const IDLE: Duration = Duration::from_millis(500);
 /// Shortest: right after there was something.
 const BUSY: Duration = Duration::from_millis(20);
+/// Longest between two looks at whose turn it is.
+const TURN: Duration = Duration::from_secs(5);
 /// Wait after Redis failed.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -34,6 +36,30 @@ pub fn start(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats, workers:
     tasks.spawn_loop("seal", async move { seal_loop(&main, &seal_tasks, &seal_beats).await });
     let (main, sweep_tasks, sweep_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
     tasks.spawn_loop("sweep", async move { sweep_loop(&main, &sweep_tasks, &sweep_beats).await });
+    if gateway.settings.reconcile != reconcile::Mode::Off {
+        let (main, own_tasks, own_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+        tasks.spawn_loop("reconcile", async move { reconcile_loop(&main, &own_tasks, &own_beats).await });
+    }
+}
+
+/// One process of all looks, each time.
+async fn reconcile_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+    let every = gateway.settings.reconcile_every;
+    while !tasks.stopping() {
+        beats.tick("reconcile");
+        match reconcile_in_turn(gateway, every).await {
+            Ok(()) => tasks.sleep((every / 2).min(TURN)).await,
+            Err(error) => trouble("reconcile", &error, tasks).await,
+        }
+    }
+}
+
+async fn reconcile_in_turn(gateway: &Gateway, every: Duration) -> Result<(), StoreError> {
+    if gateway.store.turn("reconcile", every).await? {
+        let pass = reconcile::pass(gateway).await?;
+        tracing::debug!(batches = pass.batches, findings = pass.findings, repairs = pass.repairs, "reconciled");
+    }
+    Ok(())
 }
 
 async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, beats: Heartbeats) {

@@ -124,7 +124,7 @@ pub(super) fn read_page(reply: &[u8]) -> Option<(Vec<Batch>, bool)> {
 }
 
 /// A result line: `result.type` decides.
-pub(super) fn read_line(line: &str) -> Option<Line> {
+pub fn read_line(line: &str) -> Option<Line> {
     let line = Members::read(line)?;
     let custom_id = line.word("custom_id")?;
     let result = line.object("result");

@@ -12,6 +12,7 @@ mod lines;
 mod online;
 mod poison;
 mod rates;
+mod reconcile;
 mod redis_away;
 mod redis_full;
 mod rotation;

@@ -49,6 +49,11 @@ impl World {
         self.env.insert("BATCHGATE_CONFIG".to_owned(), path.display().to_string());
     }
 
+    /// Gateways started from here on have this setting.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.env.insert(name.to_owned(), value.to_owned());
+    }
+
     /// Starts one more gateway on the same Redis.
     pub(crate) async fn start_gateway(&mut self) -> &mut Gateway {
         let name = format!("gateway-{}", self.started);
