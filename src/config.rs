@@ -5,7 +5,7 @@ mod value;
 
 use crate::{
     domain::route::{DEFAULT_ANTHROPIC_MODELS, DEFAULT_OPENAI_MODELS, Glob, ProviderKind, Route, Routes, who},
-    pipeline::Settings,
+    pipeline::{Settings, reconcile::Mode},
     provider::secret::Secret,
     telemetry::LogFormat,
 };
@@ -179,6 +179,8 @@ impl Reader<'_> {
             cache_ttl: self.lasting("BATCHGATE_CACHE_TTL", seconds(30 * 86_400)),
             janitor,
             retention: self.lasting("BATCHGATE_RETENTION", seconds(30 * 86_400)),
+            reconcile: self.read("BATCHGATE_RECONCILE", Mode::parse, Mode::Repair),
+            reconcile_every: self.read("BATCHGATE_RECONCILE_EVERY", reconcile_every, seconds(60)),
         };
         let log_format = self.read("BATCHGATE_LOG_FORMAT", log_format, LogFormat::Text);
         Config {
@@ -378,6 +380,14 @@ fn collector(text: &str) -> Result<String, String> {
     match text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) {
         Some(rest) if !rest.is_empty() => Ok(text.to_owned()),
         _ => Err(format!("{text:?} is not the URL of a collector: write http://127.0.0.1:4318")),
+    }
+}
+
+/// From a tenth of a second, for tests, to an hour.
+fn reconcile_every(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        every if (100..=3_600_000).contains(&every.as_millis()) => Ok(every),
+        _ => Err("must be from 100ms to 1h".to_owned()),
     }
 }
 

@@ -22,7 +22,7 @@
 //! [`pipeline::collect`] watches and reads, [`pipeline::commit`] settles a chunk in one transaction ([`store::commit`]),
 //! [`pipeline::poison`] sets apart what fails again and again, [`pipeline::seal`] puts the results in order,
 //! [`pipeline::read`] reads. What ended without an answer is kept by the sealer, and [`pipeline::retry`] makes a new batch
-//! of it.
+//! of it. [`pipeline::reconcile`] holds open batches against their chunks and pages, and puts right what damage left.
 //!
 //! What no chunk will read any more, [`pipeline::janitor`] finds at the providers, by its tag, and brings into the cache. A
 //! commit that a harvest led to notes so ([`store::janitor`]): what is not noted, and no chunk has in hand, is its business.

@@ -346,6 +346,53 @@ mod tests {
     }
 
     proptest! {
+        /// Successes, failures, repeats, omissions and strangers' lines in any order: the first success stands, else the
+        /// first word of any kind, else nothing was said; and every stranger is counted.
+        #[test]
+        fn a_ledger_is_the_first_success_or_the_first_word(lines in prop::collection::vec((0u8..11, 0u8..5), 0..60)) {
+            let other = WireIds::new(WireTag::new("test", "default", &[2; 9]), true);
+            let mut ledger = Ledger::open(ids(), &items(8));
+            let (mut said, mut strays) = (BTreeMap::<u8, Verdict>::new(), 0);
+            for (at, (n, word)) in lines.iter().enumerate() {
+                let verdict = match word {
+                    0 | 1 => Verdict::Answered(Usage { output_tokens: at as u64, ..Usage::default() }),
+                    2 => failed(),
+                    3 => Verdict::Canceled,
+                    _ => Verdict::Expired,
+                };
+                let id = match n {
+                    8 => other.write(&key(*word)),
+                    9 => ids().write(&key(*n)), // ours, and not of this chunk
+                    10 => String::from_utf8_lossy(&[b'x', *word]).into_owned(),
+                    _ => ids().write(&key(*n)),
+                };
+                let (recorded, key_of_line) = ledger.record(&id, verdict.clone());
+                if *n >= 8 {
+                    strays += 1;
+                    prop_assert_eq!((recorded, key_of_line), (Recorded::Stray, None));
+                    continue;
+                }
+                prop_assert_eq!(key_of_line, Some(key(*n)));
+                let is_answer = |verdict: &Verdict| matches!(verdict, Verdict::Answered(_));
+                let expect = match said.get(n) {
+                    None => Recorded::First,
+                    Some(before) if !is_answer(before) && is_answer(&verdict) => Recorded::Better,
+                    Some(_) => Recorded::Repeat,
+                };
+                prop_assert_eq!(recorded, expect);
+                if recorded != Recorded::Repeat {
+                    said.insert(*n, verdict);
+                }
+            }
+            prop_assert_eq!(ledger.strays(), strays);
+            prop_assert_eq!(ledger.is_foreign(), strays > 0 && said.is_empty());
+            let closed = ledger.close();
+            for n in 0..8 {
+                prop_assert_eq!(closed.verdict(&key(n)), Some(said.get(&n).unwrap_or(&Verdict::Missing)));
+            }
+            prop_assert_eq!(closed.has_missing(&items(8)), said.len() < 8);
+        }
+
         /// Any order, repetition and omission of lines: each question keeps its own answer, or is missing.
         #[test]
         fn every_question_keeps_its_own_answer(lines in prop::collection::vec(0u8..8, 0..40)) {

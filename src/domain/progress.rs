@@ -20,8 +20,14 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Zero also where the outcomes exceed the total, which only damage in Redis can do.
     pub fn pending(&self) -> u64 {
-        self.total - self.succeeded - self.failed - self.canceled - self.expired
+        self.total.saturating_sub(self.succeeded + self.unanswered())
+    }
+
+    /// Every result has one outcome, as in every batch that has ended.
+    pub fn add_up(&self) -> bool {
+        self.total == self.succeeded + self.unanswered()
     }
 
     /// Results that ended without an answer.

@@ -1,5 +1,5 @@
 //! VERBS, in the order data meets them: submit (number, page, plan), forecast, dispatch, collect, commit, seal, read, cancel;
-//! and janitor, for what none of them sees.
+//! janitor and reconcile, for what none of them sees.
 //! Knows nothing of HTTP servers, loops or terminals; each verb does one thing once and says what comes next.
 
 pub mod account;
@@ -24,6 +24,7 @@ pub mod patience;
 pub mod plan;
 pub mod poison;
 pub mod read;
+pub mod reconcile;
 pub mod retry;
 pub mod seal;
 pub mod submit;
@@ -80,6 +81,8 @@ pub struct Settings {
     pub cache_ttl: Duration,
     pub janitor: Duration,
     pub retention: Duration,
+    pub reconcile: reconcile::Mode,
+    pub reconcile_every: Duration,
 }
 
 impl Gateway {

@@ -286,6 +286,49 @@ mod tests {
     }
 
     proptest! {
+        /// Page by page, with repeats and lanes that share: each question is planned as often as it must be asked, every
+        /// result has its place in exactly one chunk, and no chunk is over a limit or handed out before it is finished.
+        #[test]
+        fn every_result_has_one_place(
+            pages in prop::collection::vec(prop::collection::vec((0usize..12, 1u64..91), 1..12), 1..8),
+            max_prompts in 1usize..6,
+            share in any::<bool>(),
+        ) {
+            let lanes = [lane("a"), Lane { endpoint: Endpoint::Embeddings, ..lane("b") }, lane("c")];
+            let mut planner = Planner::new(max_prompts, share);
+            let (mut chunks, mut wanted, mut asked) = (Vec::new(), BTreeMap::<(CacheKey, u32), u32>::new(), 0);
+            for (page, questions) in (0u32..).zip(&pages) {
+                let of = |(n, wire_bytes): &(usize, u64)| {
+                    let place = Place { page, results: 1 };
+                    Question { key: key(*n), lane: &lanes[n % 3], limits: LIMITS, wire_bytes: *wire_bytes, inputs: 1, place }
+                };
+                for (n, _) in questions {
+                    *wanted.entry((key(*n), page)).or_default() += 1;
+                }
+                asked += planner.push_page(questions.iter().map(of)).len();
+                chunks.extend(planner.take_full());
+            }
+            chunks.extend(planner.finish());
+            let items: Vec<_> = chunks.iter().flat_map(|chunk| &chunk.items).collect();
+            prop_assert_eq!(items.len(), asked, "what was told as planned is in a chunk");
+            let mut placed = BTreeMap::new();
+            for (item, place) in items.iter().flat_map(|item| item.places.iter().map(move |place| (item, place))) {
+                prop_assert_eq!(placed.insert((item.key, place.page), place.results), None, "one place a page");
+            }
+            prop_assert_eq!(placed, wanted);
+            for n in 0..12 {
+                let times = items.iter().filter(|item| item.key == key(n)).count();
+                let shared = share || n % 3 == 1;
+                prop_assert!(!shared || times <= 1, "a shared question is asked once");
+            }
+            let numbers: std::collections::BTreeSet<u32> = chunks.iter().map(|chunk| chunk.number).collect();
+            prop_assert_eq!(numbers.len(), chunks.len(), "each number once");
+            for chunk in &chunks {
+                prop_assert!(!chunk.items.is_empty() && chunk.items.len() <= max_prompts.min(LIMITS.max_prompts));
+                prop_assert!(chunk.wire_bytes <= LIMITS.max_bytes && LIMITS.take_inputs(chunk.inputs));
+            }
+        }
+
         /// Whatever comes: every question in exactly one chunk, in order within its lane, and no chunk over a limit.
         #[test]
         fn every_question_once_and_no_limit_broken(

@@ -6,7 +6,12 @@ use super::{
     open_page::{Looked, OpenPage},
 };
 use crate::{
-    domain::{chunk::Lane, id::Token, key::CacheKey, outcome::Failure},
+    domain::{
+        chunk::Lane,
+        id::{BatchId, Token},
+        key::CacheKey,
+        outcome::Failure,
+    },
     store::{
         Store, StoreError,
         pages::FrameWriter,
@@ -60,10 +65,8 @@ async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: 
     let settings = &gateway.settings;
     fail_point!("page_written");
     match store.seal_page(claim, &written, settings.retention, settings.lease * 3).await? {
-        Sealed::Ended => {
-            tracing::info!(batch = %claim.batch, "batch ended");
-            metrics::counter!("batchgate_batches_ended_total").increment(1);
-        }
+        Sealed::Ended => ended(claim.batch, true),
+        Sealed::EndedUnequal => ended(claim.batch, false),
         Sealed::Done => {}
         Sealed::NotOurs => return store.remove_open_page(claim.batch, claim.page).await,
         Sealed::Torn => return Ok(()),
@@ -72,6 +75,17 @@ async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: 
     metrics::histogram!("batchgate_seal_seconds").record(began.elapsed().as_secs_f64());
     metrics::counter!("batchgate_pages_sealed_total").increment(1);
     store.remove_open_page(claim.batch, claim.page).await
+}
+
+/// Counts a batch that ended. `conserved`: its outcomes add up to its total. If they do not it has ended all the same:
+/// its pages are whole, and nobody is served by a batch that never ends.
+pub fn ended(batch: BatchId, conserved: bool) {
+    tracing::info!(%batch, "batch ended");
+    metrics::counter!("batchgate_batches_ended_total").increment(1);
+    if !conserved {
+        tracing::error!(%batch, "a batch ended whose outcomes do not add up to its total");
+        metrics::counter!("batchgate_conservation_violations_total").increment(1);
+    }
 }
 
 /// What the page leaves unanswered, written beside its results while the spool still has the bodies.

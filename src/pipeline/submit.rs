@@ -11,6 +11,7 @@ use super::{
     number::{Key, Numbering},
     page::{Asked, PageBuilder, What, Wire},
     plan::{Planned, Planner, Question as PlanQuestion},
+    seal,
 };
 use crate::{
     clock,
@@ -480,7 +481,9 @@ impl<'g> Submission<'g> {
             Accepted::Done => {
                 metrics::counter!("batchgate_batches_accepted_total").increment(1);
                 metrics::counter!("batchgate_prompts_accepted_total").increment(progress.counts.total);
-                metrics::counter!("batchgate_batches_ended_total").increment(u64::from(progress.ended_at.is_some()));
+                if progress.ended_at.is_some() {
+                    seal::ended(self.batch, progress.counts.add_up());
+                }
 
                 self.gateway.wake.chunks.notify_one();
                 Ok(())

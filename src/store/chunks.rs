@@ -148,6 +148,12 @@ impl NewChunk {
             ("team", self.team.clone()),
             ("server", store.known_server()),
         ];
+        // What the reconciler asks: how many results it will bring, and the first and last page it touches.
+        let places = || self.items.iter().flat_map(|item| &item.places);
+        let results: u64 = places().map(|place| u64::from(place.results)).sum();
+        let (first, last) = (places().map(|at| at.page).min(), places().map(|at| at.page).max());
+        let span = [("results", results), ("first", first.unwrap_or(0).into()), ("last", last.unwrap_or(0).into())];
+        pipe.hset_multiple(store.keys.chunk(self.id), &span).ignore();
         pipe.hset_multiple(store.keys.chunk(self.id), &fields).ignore();
         if let Some(moment) = self.fresh_since {
             pipe.hset(store.keys.chunk(self.id), "fresh_since", moment).ignore();

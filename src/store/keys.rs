@@ -259,6 +259,11 @@ impl Keys {
         self.of(format_args!("turn:{job}"))
     }
 
+    /// Where the reconciler's last pass ended (hash: rank among the open batches, cursor over all keys). Dies after a day.
+    pub fn reconciler(&self) -> String {
+        self.of(format_args!("reconciler"))
+    }
+
     /// Queue members nobody could read (list, at most 1,000). For an operator.
     pub fn dead_letters(&self) -> String {
         self.of(format_args!("dead"))

@@ -14,6 +14,7 @@ mod link;
 pub mod listing;
 pub mod pages;
 pub mod queue;
+pub mod reconcile;
 pub mod record;
 pub mod runs;
 pub mod said;

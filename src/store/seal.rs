@@ -27,6 +27,8 @@ pub enum Sealed {
     Done,
     /// It was the last page: the batch has ended.
     Ended,
+    /// The same, and its outcomes do not add up to its total: something was lost or counted twice.
+    EndedUnequal,
     /// Somebody else sealed it, or the batch is gone: what we wrote is nobody's, and dies by itself.
     NotOurs,
     /// A frame did not live long enough: the page stays open and in the queue.
@@ -72,14 +74,17 @@ impl Store {
         call.arg(claim.batch.hex()).arg(claim.page).arg(results.to_stored());
         call.arg(self.skew_ms).arg(clock::millis(retention)).arg(clock::millis(grace));
         call.arg(if unanswered.frames == 0 { String::new() } else { unanswered.to_stored() });
-        let answer: String = call.invoke_async(&mut self.main.clone()).await?;
-        match answer.as_str() {
-            "sealed" => Ok(Sealed::Done),
-            "ended" => Ok(Sealed::Ended),
-            "already" | "gone" => Ok(Sealed::NotOurs),
-            "torn" => Ok(Sealed::Torn),
-            other => Err(StoreError::corrupt("seal script's answer", other)),
-        }
+        read_sealed(&call.invoke_async::<String>(&mut self.main.clone()).await?)
+    }
+
+    /// Ends a batch whose pages are all sealed, if it did not end.
+    pub async fn end_batch(&self, batch: BatchId, retention: Duration, grace: Duration) -> Result<Sealed, StoreError> {
+        let (mut call, keys) = (script!("seal").prepare_invoke(), &self.keys);
+        call.key(keys.batch(batch)).key(keys.sealed_pages(batch)).key(keys.seal());
+        call.key(keys.open_batches()).key(keys.chores()).key(keys.unanswered_pages(batch));
+        call.arg(batch.hex()).arg("").arg("").arg(self.skew_ms);
+        call.arg(clock::millis(retention)).arg(clock::millis(grace)).arg("");
+        read_sealed(&call.invoke_async::<String>(&mut self.main.clone()).await?)
     }
 
     pub(super) async fn remove_sealed(&self, batch: BatchId, page: u32, row: &FrameRow) -> Result<(), StoreError> {
@@ -95,5 +100,16 @@ impl Store {
         pipe.atomic().zrem(queue, member).ignore();
         pipe.lpush(self.keys.dead_letters(), member).ignore().ltrim(self.keys.dead_letters(), 0, 999).ignore();
         Ok(pipe.query_async(&mut self.main.clone()).await?)
+    }
+}
+
+fn read_sealed(answer: &str) -> Result<Sealed, StoreError> {
+    match answer {
+        "sealed" => Ok(Sealed::Done),
+        "ended" => Ok(Sealed::Ended),
+        "unequal" => Ok(Sealed::EndedUnequal),
+        "already" | "gone" => Ok(Sealed::NotOurs),
+        "torn" => Ok(Sealed::Torn),
+        other => Err(StoreError::corrupt("seal script's answer", other)),
     }
 }

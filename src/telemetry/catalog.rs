@@ -135,6 +135,16 @@ pub const METRICS: &[Metric] = &[
     counter("batchgate_pages_sealed_total", &[], "Result pages sealed"),
     histogram("batchgate_seal_seconds", &[], "Time to write and seal one"),
     counter("batchgate_batches_ended_total", &[], "Batches that ended"),
+    counter(
+        "batchgate_conservation_violations_total",
+        &[],
+        "Batches that ended although their outcomes do not add up to their total",
+    ),
+    // The reconciler.
+    counter("batchgate_reconciler_passes_total", &[], "Passes of the reconciler"),
+    counter("batchgate_reconciler_batches_total", &[], "Batches it looked at"),
+    counter("batchgate_reconciler_findings_total", &["kind"], "What two looks found wrong"),
+    counter("batchgate_reconciler_repairs_total", &["kind"], "What it put right"),
 ];
 
 /// Upper bounds of the buckets of histograms of seconds: from a Redis command to a provider's slowest answer.

@@ -11,7 +11,7 @@ mod step;
 use crate::{
     domain::id::Token,
     lifecycle::{Heartbeats, Tasks},
-    pipeline::{Gateway, janitor, online::desk::Seat, poison, seal},
+    pipeline::{Gateway, janitor, online::desk::Seat, poison, reconcile, seal},
     store::{StoreError, queue::Claim},
 };
 use guard::Guard;
@@ -24,8 +24,8 @@ const IDLE: Duration = Duration::from_millis(500);
 const BUSY: Duration = Duration::from_millis(20);
 /// Longest time from the start to the first pass of the janitor: a restart is when most is to be found.
 const FIRST_PASS: Duration = Duration::from_secs(30);
-/// Longest time between two looks whether it is the janitor's turn, and between two ticks of a long pass.
-const TURN: Duration = Duration::from_secs(10);
+/// Longest time between two looks whose turn a job of the clock is, and between two ticks of a long one.
+const TURN: Duration = Duration::from_secs(5);
 /// Wait after Redis failed.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -40,6 +40,30 @@ pub fn start(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats, workers:
     tasks.spawn_loop("sweep", async move { sweep_loop(&main, &sweep_tasks, &sweep_beats).await });
     let (main, janitor_tasks, janitor_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
     tasks.spawn_loop("janitor", async move { janitor_loop(&main, &janitor_tasks, &janitor_beats).await });
+    if gateway.settings.reconcile != reconcile::Mode::Off {
+        let (main, own_tasks, own_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+        tasks.spawn_loop("reconcile", async move { reconcile_loop(&main, &own_tasks, &own_beats).await });
+    }
+}
+
+/// One process of all looks, each time.
+async fn reconcile_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+    let every = gateway.settings.reconcile_every;
+    while !tasks.stopping() {
+        beats.tick("reconcile");
+        match reconcile_in_turn(gateway, every).await {
+            Ok(()) => tasks.sleep((every / 2).min(TURN)).await,
+            Err(error) => trouble("reconcile", &error, tasks).await,
+        }
+    }
+}
+
+async fn reconcile_in_turn(gateway: &Gateway, every: Duration) -> Result<(), StoreError> {
+    if gateway.store.turn("reconcile", every).await? {
+        let pass = reconcile::pass(gateway).await?;
+        tracing::debug!(batches = pass.batches, findings = pass.findings, repairs = pass.repairs, "reconciled");
+    }
+    Ok(())
 }
 
 async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, beats: Heartbeats) {

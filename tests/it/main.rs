@@ -3,11 +3,13 @@
 
 mod architecture;
 mod bad_input;
+mod chunk_lives;
 mod commit;
 mod contract;
 mod deployment;
 mod docs;
 mod faults;
+mod fuzz;
 mod path;
 mod provider_contract;
 mod run_numbers;

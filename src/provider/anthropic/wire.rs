@@ -153,7 +153,7 @@ fn time(text: &Option<String>) -> Option<Millis> {
 }
 
 /// A result line: `result.type` decides.
-pub(super) fn read_line(line: &str) -> Option<Line> {
+pub fn read_line(line: &str) -> Option<Line> {
     let line = Members::read(line)?;
     let custom_id = line.word("custom_id")?;
     let result = line.object("result");

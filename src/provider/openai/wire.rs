@@ -240,7 +240,7 @@ fn evidence(doubt: &Doubt, batch: &Members<'_>) -> Option<Evidence> {
 }
 
 /// A result line. A success has no `error` and a 2xx, whichever file it stands in.
-pub(super) fn read_line(endpoint: Endpoint, line: &str) -> Option<Line> {
+pub fn read_line(endpoint: Endpoint, line: &str) -> Option<Line> {
     let line = Members::read(line)?;
     let custom_id = line.word("custom_id")?;
     let failed = |failure| LineOutcome::Final(Outcome::Failed(failure));

@@ -20,6 +20,7 @@ mod online;
 mod poison;
 mod proxied;
 mod rates;
+mod reconcile;
 mod redis_away;
 mod redis_forgets;
 mod redis_full;

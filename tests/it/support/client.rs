@@ -94,6 +94,13 @@ impl Client {
         self.lines(&format!("/batches/{id}/results")).await
     }
 
+    /// What a metric's series of this label's value counts, 0 if there is none: `name{label="value"}`.
+    pub(crate) async fn metric(&self, series: &str) -> u64 {
+        let page = self.get("/metrics").await;
+        let value = page.text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0, |text| text.parse().unwrap_or_else(|error| panic!("{series} {text}: {error}")))
+    }
+
     /// A stream of lines that ends properly.
     pub(crate) async fn lines(&self, path: &str) -> Vec<Value> {
         let reply = self.get(path).await;

@@ -1,0 +1,279 @@
+//! Holds every open batch against its chunks and pages, and puts right what damage, or a fault of ours, left behind: a
+//! chunk or page in no queue, a counter that tells something else than the chunks do, a batch that should have ended.
+//!
+//! A look takes in a whole batch at one moment, so work in hand is never mistaken for damage; still nothing is touched
+//! before a second look, a pause later, has found the very same. Each repair looks once more by itself. It queues, counts
+//! and ends; it never plans a prompt, never asks a provider and never writes an outcome. What cannot be put right that way
+//! (a chunk whose record is gone: its prompts may be in a provider's hands, and to ask them anew might be to pay twice) is
+//! told by log and metric, pass after pass, until an operator has looked.
+
+use super::{Gateway, seal};
+use crate::{
+    domain::id::{BatchId, ChunkId},
+    store::{
+        StoreError,
+        reconcile::{LOOK, Look, Place, Repair},
+        seal::Sealed,
+    },
+};
+use std::time::Duration;
+
+/// Open batches looked at in a pass; the next goes on behind them.
+const BATCHES: u64 = 200;
+/// Longest pause between two looks.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// What the reconciler may do (`BATCHGATE_RECONCILE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    Off,
+    /// Look, count and log; change nothing.
+    Report,
+    #[default]
+    Repair,
+}
+
+impl Mode {
+    /// # Errors
+    /// None of the three words.
+    pub fn parse(text: &str) -> Result<Mode, String> {
+        match text {
+            "off" => Ok(Mode::Off),
+            "report" => Ok(Mode::Report),
+            "repair" => Ok(Mode::Repair),
+            _ => Err(format!("{text:?} is none of off, report, repair")),
+        }
+    }
+}
+
+/// Something that is not as it should be. The same at two looks is damage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// A live chunk in no queue.
+    ChunkLost(u32),
+    /// A live chunk in several.
+    ChunkTwice(u32),
+    /// A ready chunk whose lane nobody looks at.
+    LaneLost(u32),
+    /// A chunk nobody can read.
+    ChunkUnreadable(u32),
+    /// A complete page no sealer will look at.
+    PageLost(u32),
+    Counter {
+        name: String,
+        stored: i64,
+        actual: i64,
+    },
+    /// Results without an outcome that no live chunk will bring one (or, `live` above `pending`, outcomes counted twice).
+    Pending {
+        pending: i64,
+        live: i64,
+    },
+    /// All pages are sealed, and the batch did not end.
+    NotEnded,
+    /// It stands among the open batches and does not belong there, or belongs there and does not stand there.
+    OpenEntry {
+        belongs: bool,
+    },
+    /// An ended batch that nobody will remove.
+    ChoreLost,
+    /// Its own facts cannot be read.
+    BatchUnreadable,
+}
+
+impl Finding {
+    /// The word in logs and metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Finding::ChunkLost(_) => "chunk_lost",
+            Finding::ChunkTwice(_) => "chunk_twice",
+            Finding::LaneLost(_) => "lane_lost",
+            Finding::ChunkUnreadable(_) => "chunk_unreadable",
+            Finding::PageLost(_) => "page_lost",
+            Finding::Counter { .. } => "counter",
+            Finding::Pending { .. } => "pending",
+            Finding::NotEnded => "not_ended",
+            Finding::OpenEntry { .. } => "open_entry",
+            Finding::ChoreLost => "chore_lost",
+            Finding::BatchUnreadable => "batch_unreadable",
+        }
+    }
+}
+
+/// What one look finds wrong.
+pub fn findings(look: &Look) -> Vec<Finding> {
+    if !look.exists || look.ended {
+        let stray = look.open.then_some(Finding::OpenEntry { belongs: false });
+        let chore = (look.exists && !look.chore).then_some(Finding::ChoreLost);
+        return stray.into_iter().chain(chore).collect();
+    }
+    if look.unreadable {
+        return vec![Finding::BatchUnreadable];
+    }
+    let mut found = Vec::new();
+    if !look.open {
+        found.push(Finding::OpenEntry { belongs: true });
+    }
+    let told = &look.told;
+    found.extend(told.lost.iter().copied().map(Finding::ChunkLost));
+    found.extend(told.twice.iter().copied().map(Finding::ChunkTwice));
+    found.extend(told.laneless.iter().copied().map(Finding::LaneLost));
+    found.extend(told.unreadable.iter().copied().map(Finding::ChunkUnreadable));
+    if !look.whole {
+        return found;
+    }
+    found.extend(told.page.iter().copied().map(Finding::PageLost));
+    let counter = |(name, (stored, actual)): (&String, &(i64, i64))| Finding::Counter {
+        name: name.clone(),
+        stored: *stored,
+        actual: *actual,
+    };
+    found.extend(look.wrong.iter().map(counter));
+    if let Some(live) = look.results.filter(|live| *live != look.pending) {
+        found.push(Finding::Pending { pending: look.pending, live });
+    }
+    if look.sealed {
+        found.push(Finding::NotEnded);
+    }
+    found
+}
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pass {
+    pub batches: u64,
+    pub findings: u64,
+    pub repairs: u64,
+}
+
+/// One pass: the next open batches, and the next keys of all for batches that nobody knows of any more.
+pub async fn pass(gateway: &Gateway) -> Result<Pass, StoreError> {
+    let store = &gateway.store;
+    let place = store.reconciled_to().await?;
+    let open = store.open_from(place.rank, BATCHES).await?;
+    let rank = if (open.len() as u64) < BATCHES { 0 } else { place.rank + BATCHES };
+    let (forgotten, cursor) = store.forgotten(place.cursor).await?;
+    let mut suspects: Vec<(BatchId, Vec<Finding>)> = Vec::new();
+    let mut pass = Pass::default();
+    for batch in open.into_iter().chain(forgotten) {
+        pass.batches += 1;
+        let found = look(gateway, batch).await?;
+        if !found.is_empty() {
+            suspects.push((batch, found));
+        }
+    }
+    if !suspects.is_empty() {
+        tokio::time::sleep((gateway.settings.reconcile_every / 4).min(PAUSE)).await;
+    }
+    for (batch, before) in suspects {
+        let after = look(gateway, batch).await?;
+        for finding in after.iter().filter(|finding| before.contains(finding)) {
+            pass.findings += 1;
+            pass.repairs += u64::from(found(gateway, batch, finding).await?);
+        }
+    }
+    store.reconcile_from(Place { rank, cursor }).await?;
+    metrics::counter!("batchgate_reconciler_passes_total").increment(1);
+    metrics::counter!("batchgate_reconciler_batches_total").increment(pass.batches);
+    Ok(pass)
+}
+
+/// Looks at all of a batch: at once, or, where that would hold up Redis for too long, at its chunks in slices.
+async fn look(gateway: &Gateway, batch: BatchId) -> Result<Vec<Finding>, StoreError> {
+    let mut look = gateway.store.look(batch, 0).await?;
+    let mut found = findings(&look);
+    while look.next > 0 && look.next % LOOK == 0 && !look.whole {
+        look = gateway.store.look(batch, look.next).await?;
+        found.extend(findings(&look).into_iter().filter(|finding| !matches!(finding, Finding::OpenEntry { .. })));
+    }
+    Ok(found)
+}
+
+/// Tells of a finding, and puts it right where that can be done and may. True if something was changed.
+async fn found(gateway: &Gateway, batch: BatchId, finding: &Finding) -> Result<bool, StoreError> {
+    let kind = finding.kind();
+    tracing::error!(%batch, kind, ?finding, "the reconciler found this wrong at two looks");
+    metrics::counter!("batchgate_reconciler_findings_total", "kind" => kind).increment(1);
+    if gateway.settings.reconcile != Mode::Repair {
+        return Ok(false);
+    }
+    let repaired = repair(gateway, batch, finding).await?;
+    if repaired {
+        tracing::warn!(%batch, kind, "put right");
+        metrics::counter!("batchgate_reconciler_repairs_total", "kind" => kind).increment(1);
+    }
+    Ok(repaired)
+}
+
+async fn repair(gateway: &Gateway, batch: BatchId, finding: &Finding) -> Result<bool, StoreError> {
+    let (store, settings) = (&gateway.store, &gateway.settings);
+    let repair = match finding {
+        Finding::ChunkLost(number) => {
+            let chunk = ChunkId { batch, number: *number };
+            tracing::warn!(%chunk, "a lost chunk is queued again");
+            Repair::Chunk(*number)
+        }
+        Finding::ChunkTwice(number) => Repair::Twice(*number),
+        Finding::LaneLost(number) => Repair::Lane(*number),
+        Finding::PageLost(page) => Repair::Page(*page),
+        Finding::Counter { name, stored, actual } => Repair::Counter { name, stored: *stored, actual: *actual },
+        Finding::OpenEntry { belongs } => Repair::Open(*belongs),
+        Finding::ChoreLost => Repair::Chore,
+        Finding::NotEnded => {
+            let ended = store.end_batch(batch, settings.retention, settings.lease * 3).await?;
+            match ended {
+                Sealed::Ended => seal::ended(batch, true),
+                Sealed::EndedUnequal => seal::ended(batch, false),
+                Sealed::Done | Sealed::NotOurs | Sealed::Torn => return Ok(false),
+            }
+            return Ok(true);
+        }
+        Finding::Pending { .. } | Finding::ChunkUnreadable(_) | Finding::BatchUnreadable => return Ok(false),
+    };
+    let done = store.put_right(batch, &repair, settings.lease).await?;
+    if done {
+        gateway.wake.chunks.notify_one();
+        gateway.wake.pages.notify_one();
+    }
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::reconcile::Told;
+
+    fn well() -> Look {
+        Look { exists: true, open: true, whole: true, pending: 5, results: Some(5), live: 1, ..Look::default() }
+    }
+
+    fn check(look: &Look, expect: &[Finding]) {
+        assert_eq!(findings(look), expect, "{look:?}");
+    }
+
+    #[test]
+    fn nothing_is_wrong_with_what_is_as_it_should_be() {
+        check(&well(), &[]);
+        check(&Look { exists: true, ended: true, chore: true, ..Look::default() }, &[]);
+        check(&Look::default(), &[]); // gone
+        check(&Look { results: None, pending: 9, ..well() }, &[]); // chunks of a version that did not say
+    }
+
+    #[test]
+    fn each_kind_of_damage_is_found() {
+        let told = Told { lost: vec![1], twice: vec![2], laneless: vec![3], unreadable: vec![4], page: vec![5] };
+        let chunks = [Finding::ChunkLost(1), Finding::ChunkTwice(2), Finding::LaneLost(3), Finding::ChunkUnreadable(4)];
+        let all: Vec<Finding> = chunks.iter().cloned().chain([Finding::PageLost(5)]).collect();
+        check(&Look { told: told.clone(), ..well() }, &all);
+        // Of a part of the chunks only what each of them tells is known.
+        check(&Look { told, whole: false, pending: 9, sealed: true, ..well() }, &chunks);
+        let wrong = [("c_running".to_owned(), (2, 1))].into();
+        check(&Look { wrong, ..well() }, &[Finding::Counter { name: "c_running".into(), stored: 2, actual: 1 }]);
+        check(&Look { pending: 7, ..well() }, &[Finding::Pending { pending: 7, live: 5 }]);
+        check(&Look { sealed: true, ..well() }, &[Finding::NotEnded]);
+        check(&Look { open: false, ..well() }, &[Finding::OpenEntry { belongs: true }]);
+        check(&Look { open: true, ..Look::default() }, &[Finding::OpenEntry { belongs: false }]);
+        check(&Look { exists: true, ended: true, ..Look::default() }, &[Finding::ChoreLost]);
+        check(&Look { exists: true, unreadable: true, ..Look::default() }, &[Finding::BatchUnreadable]);
+    }
+}
