@@ -8,6 +8,7 @@ pub mod chunk;
 pub mod duration;
 pub mod estimate;
 pub mod filter;
+pub mod home;
 pub mod id;
 pub mod json;
 pub mod key;

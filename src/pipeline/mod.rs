@@ -9,6 +9,7 @@ pub mod commit;
 pub mod dispatch;
 pub mod forecast;
 pub mod frames;
+pub mod home;
 pub mod line;
 pub mod number;
 pub mod online;

@@ -7,6 +7,7 @@ pub mod cache;
 pub mod chunks;
 pub mod commit;
 pub mod gauges;
+pub mod home;
 
 pub mod idempotency;
 pub mod keys;
@@ -64,6 +65,8 @@ pub struct Store {
     main: ConnectionManager,
     /// Claims and leases, so that they never wait behind a large write.
     lease: ConnectionManager,
+    /// Where this Redis is, as [`crate::domain::home`] writes it.
+    pub place: String,
     pub keys: Keys,
     /// Added to Redis's clock in every script; 0 outside tests.
     pub skew_ms: u64,
@@ -78,6 +81,7 @@ impl Store {
         let mut info = url.into_connection_info()?;
         let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
         info = info.set_tcp_settings(tcp);
+        let place = home::place(&info);
         let client = redis::Client::open(info)?;
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(RESPONSE_TIMEOUT))
@@ -86,7 +90,7 @@ impl Store {
             .set_max_delay(Duration::from_secs(1));
         let main = client.get_connection_manager_with_config(config.clone()).await?;
         let lease = client.get_connection_manager_with_config(config).await?;
-        let store = Store { client, main, lease, keys: Keys::new(namespace), skew_ms: 0 };
+        let store = Store { client, main, lease, place, keys: Keys::new(namespace), skew_ms: 0 };
         store.check_policy().await?;
         Ok(store)
     }

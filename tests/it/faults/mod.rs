@@ -3,6 +3,7 @@
 
 mod accounts;
 mod budgets;
+mod copies;
 mod crashes;
 mod creates;
 mod deadlines;

@@ -62,10 +62,15 @@ impl Redis {
         command.query_async(&mut connection).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Every key with its time to live in milliseconds, -1 for ever.
+    /// Every key with its time to live in milliseconds, -1 for ever; but for what a Redis remembers of its home, from the
+    /// first gateway on.
     pub(crate) async fn keys(&self) -> BTreeMap<String, i64> {
         let mut found = BTreeMap::new();
+        let home = ["{sys}:home", "{sys}:at_work"];
         for key in self.command::<Vec<String>>(&["KEYS", "*"]).await {
+            if home.contains(&key.as_str()) {
+                continue;
+            }
             let ttl = self.command::<i64>(&["PTTL", &key]).await;
             if ttl != -2 {
                 found.insert(key, ttl);
