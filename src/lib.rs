@@ -39,6 +39,11 @@
 //!   under its own name: nothing that happens to the cache can change or lose a result.
 //! * No state of a chunk is written without the token of the dispatch that holds it.
 //!
+//! # The original and its copies
+//!
+//! A Redis remembers where it is at home ([`domain::home`]). [`worker::home`] looks each second what it is: only on the
+//! original are there loops; on a copy the doors answer reads alone, until [`pipeline::home`] adopts it.
+//!
 //! # How results reach a batch
 //!
 //! `design.md` packs a chunk's answers in *parts* that all waiting batches share. Here a commit writes *fragments*

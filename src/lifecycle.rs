@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::task::JoinHandle;
@@ -83,24 +83,54 @@ impl Tasks {
 
 /// When each loop last went round: readiness looks at their age.
 #[derive(Clone, Default)]
-pub struct Heartbeats(Arc<Mutex<BTreeMap<&'static str, Instant>>>);
+pub struct Heartbeats(Arc<Mutex<BTreeMap<&'static str, Beat>>>);
+
+/// A loop's last round, and how long one may take.
+#[derive(Clone, Copy, Debug)]
+struct Beat {
+    at: Instant,
+    limit: Duration,
+}
+
+/// A loop as readiness sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct LoopAge {
+    pub name: &'static str,
+    /// Since it last went round.
+    pub age: Duration,
+    /// Beyond which it is stuck.
+    pub limit: Duration,
+}
+
+impl LoopAge {
+    pub fn is_late(&self) -> bool {
+        self.age > self.limit
+    }
+}
+
+/// How long a round may take of a loop that said nothing else: a few commands to Redis, each bounded by 20 s.
+const ROUND: Duration = Duration::from_secs(60);
 
 impl Heartbeats {
+    /// A loop that begins now, and whose rounds take at most `limit`. One that never goes round is seen too.
+    pub fn expect(&self, name: &'static str, limit: Duration) {
+        self.beats().insert(name, Beat { at: Instant::now(), limit });
+    }
+
+    /// The loop went round.
     pub fn tick(&self, name: &'static str) {
         metrics::counter!("batchgate_loop_ticks_total", "loop" => name).increment(1);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name, Instant::now());
+        self.beats().entry(name).or_insert(Beat { at: Instant::now(), limit: ROUND }).at = Instant::now();
     }
 
-    /// Since each loop last went round.
-    pub fn ages(&self) -> Vec<(&'static str, Duration)> {
-        let beats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        beats.iter().map(|(name, at)| (*name, at.elapsed())).collect()
+    /// Every loop there is.
+    pub fn ages(&self) -> Vec<LoopAge> {
+        let age = |(name, beat): (&&'static str, &Beat)| LoopAge { name, age: beat.at.elapsed(), limit: beat.limit };
+        self.beats().iter().map(age).collect()
     }
 
-    /// Loops that have not gone round for longer than `limit`.
-    pub fn late(&self, limit: Duration) -> Vec<&'static str> {
-        let beats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        beats.iter().filter(|(_, at)| at.elapsed() > limit).map(|(name, _)| *name).collect()
+    fn beats(&self) -> MutexGuard<'_, BTreeMap<&'static str, Beat>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -117,4 +147,35 @@ pub fn signal() -> std::io::Result<impl Future<Output = ()>> {
             _ = int.recv() => {}
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_that_never_goes_round_is_late_by_its_own_limit() {
+        let beats = Heartbeats::default();
+        beats.expect("stuck", Duration::ZERO);
+        beats.expect("slow", ROUND);
+        beats.tick("lively");
+        let late: Vec<&str> = beats.ages().iter().filter(|age| age.is_late()).map(|age| age.name).collect();
+        assert_eq!(late, ["stuck"]);
+        assert_eq!(beats.ages().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_ends_by_itself_is_a_crash_and_one_that_is_told_to_is_none() {
+        let tasks = Tasks::default();
+        let told = tasks.clone();
+        tasks.spawn_loop("obedient", async move { told.stopped().await });
+        tasks.spawn_loop("faithless", async {});
+        tokio::time::timeout(Duration::from_secs(10), tasks.crashed()).await.expect("it is seen");
+        let calm = Tasks::default();
+        let told = calm.clone();
+        calm.spawn_loop("obedient", async move { told.stopped().await });
+        calm.stop();
+        assert!(calm.drained(Duration::from_secs(10)).await);
+        assert!(!calm.crashed.is_cancelled());
+    }
 }

@@ -1,8 +1,9 @@
 //! DOOR: the terminal. Parses the command line, runs one command, answers with an exit code.
 //!
-//! `serve` is the composition root. Everything else is a client: it sees the public API and nothing private.
+//! `serve` is the composition root. Everything else but `adopt` is a client: it sees the public API and nothing private.
 //! Exit codes: 0 fine, 1 refused or some prompts have no answer, 2 usage, 3 unreachable (130 after Ctrl-C, as shells do).
 
+mod adopt;
 mod batches;
 mod client;
 mod demo;
@@ -80,6 +81,8 @@ enum Command {
     Cancel(batches::CancelArgs),
     /// Ask once more what a batch left unanswered, as a new batch
     Retry(submit::RetryArgs),
+    /// Make a copied Redis the home of this deployment; until then its gateways only read
+    Adopt(adopt::AdoptArgs),
     /// Keys of the gateway
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -122,6 +125,7 @@ async fn dispatch(command: Command) -> Result<Ending, Failure> {
         Command::List(args) => batches::list(&args.door.client()?, args).await,
         Command::Cancel(args) => batches::cancel(&args.door.client()?, args).await,
         Command::Retry(args) => submit::retry(&args.door.client()?, args).await,
+        Command::Adopt(args) => adopt::run(&args).await,
         Command::Key(command) => key::run(&command),
         Command::Healthcheck(args) => healthcheck(args).await,
     }

@@ -7,7 +7,7 @@ use crate::{
     http::{self, App, Auth},
     lifecycle::{self, Heartbeats, Tasks},
     pipeline::{
-        Gateway, Provider, Wake, account,
+        Gateway, Provider, Wake,
         online::desk::{Desk, Pace},
     },
     provider::registry::{Account, Kind},
@@ -44,9 +44,7 @@ pub(super) struct ServeArgs {
 
 /// Serves until told to stop. `Ok(false)`: something was still running at the end of the drain.
 pub(super) async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
-    let config = Config::load(args.config.as_deref()).map_err(|mistakes| {
-        anyhow::anyhow!("{} mistake(s) in the configuration:\n  {}", mistakes.len(), mistakes.join("\n  "))
-    })?;
+    let config = Config::load(args.config.as_deref()).map_err(mistakes)?;
     let _telemetry = telemetry::install(&config.log, config.log_format, config.collector.as_deref())
         .map_err(|why| anyhow::anyhow!("BATCHGATE_OTLP_ENDPOINT: {why}"))?;
     #[cfg(feature = "failpoints")]
@@ -64,8 +62,14 @@ pub(super) async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
     served
 }
 
+/// All that is wrong with a configuration, at once.
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
+pub(super) fn mistakes(mistakes: Vec<String>) -> anyhow::Error {
+    anyhow::anyhow!("{} mistake(s) in the configuration:\n  {}", mistakes.len(), mistakes.join("\n  "))
+}
+
 /// The configured Redis, or a private one: only on a loopback listener, and said loudly.
-async fn redis(config: &Config) -> anyhow::Result<(Option<PrivateRedis>, String)> {
+pub(super) async fn redis(config: &Config) -> anyhow::Result<(Option<PrivateRedis>, String)> {
     if let Some(url) = &config.redis_url {
         return Ok((None, url.clone()));
     }
@@ -94,30 +98,31 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listener
         () = told_to_stop => return Ok(true),
     };
     let (tasks, beats) = (Tasks::default(), Heartbeats::default());
+    let (term, again) = (lifecycle::signal()?, lifecycle::signal()?);
+    let metrics = telemetry::install_metrics();
+    let works = (role != Role::Api).then_some(config.workers);
+    let standing = worker::home::start(&gateway, &tasks, &beats, works).await?;
     let app = App {
         gateway: Arc::clone(&gateway),
         tasks: tasks.clone(),
         beats: beats.clone(),
         auth: Arc::new(auth(config)),
-        metrics: telemetry::install_metrics(),
+        metrics,
         uploads: Arc::new(Semaphore::new(config.max_uploads)),
         max_uploads: config.max_uploads,
         max_body: config.max_body,
-        has_worker: role != Role::Api,
+        standing,
     };
-    let (term, again) = (lifecycle::signal()?, lifecycle::signal()?);
-    if role != Role::Api {
-        account::probe_at_start(&gateway).await?;
-        worker::start(&gateway, &tasks, &beats, config.workers);
-    }
     let address = listeners.api.local_addr()?;
     // The door stays open while steps in hand finish: POST is told to come back, GET still answers.
     let closing = CancellationToken::new();
-    let mut metrics_address = None;
+    let (mut metrics_address, mut side) = (None, None);
     if let Some(listener) = listeners.metrics {
-        metrics_address = Some(listener.local_addr()?);
-        let server = axum::serve(listener, http::metrics_router(app.clone()));
-        tokio::spawn(async move { server.await });
+        let address = listener.local_addr()?;
+        metrics_address = Some(address);
+        let router = http::metrics_router(app.clone(), address.ip().is_loopback());
+        let server = axum::serve(listener, router).with_graceful_shutdown(closing.clone().cancelled_owned());
+        side = Some(tokio::spawn(async move { server.await }));
     }
     let server = axum::serve(NoDelay(listeners.api), http::router(app))
         .with_graceful_shutdown(closing.clone().cancelled_owned());
@@ -138,6 +143,9 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listener
     closing.cancel();
     if tokio::time::timeout(LAST_ANSWERS, &mut server).await.is_err() {
         server.abort();
+    }
+    if let Some(side) = side {
+        side.abort(); // what it says is said at once
     }
     tracing::info!(drained, "stopped");
     anyhow::ensure!(!crashed, "a loop ended by itself; see the log");
@@ -183,7 +191,7 @@ fn connect_account(config: &Config, account: &AccountConfig) -> anyhow::Result<P
 }
 
 /// Redis may start after us, or still be loading: it gets a while to answer.
-async fn connect(url: &str, namespace: &str) -> anyhow::Result<Store> {
+pub(super) async fn connect(url: &str, namespace: &str) -> anyhow::Result<Store> {
     let until = tokio::time::Instant::now() + REDIS_START;
     loop {
         match Store::connect(url, namespace).await {

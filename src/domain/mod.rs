@@ -9,6 +9,7 @@ pub mod creates;
 pub mod duration;
 pub mod estimate;
 pub mod filter;
+pub mod home;
 pub mod id;
 pub mod identity;
 pub mod json;

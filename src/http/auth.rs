@@ -58,20 +58,21 @@ impl Auth {
 
     /// In open mode a web page must not spend the company's money: only loopback names may be in Host and Origin.
     pub(super) fn refuses_origin(&self, request: &Request) -> Option<ApiError> {
-        if !matches!(self, Auth::Open) {
-            return None;
-        }
-        let foreign = |name: header::HeaderName| {
-            let value = request.headers().get(&name)?;
-            (!value.to_str().is_ok_and(is_loopback)).then_some(name)
-        };
-        // In HTTP/2, and in a request line with a whole URL, the name stands in the target.
-        let target = request.uri().authority().filter(|authority| !is_loopback(authority.as_str()));
-        let name =
-            target.map(|_| header::HOST).or_else(|| foreign(header::HOST)).or_else(|| foreign(header::ORIGIN))?;
-        let detail = format!("without keys this gateway answers only to loopback names, and {name} names another");
-        Some(ApiError::new(Code::Forbidden, detail))
+        if matches!(self, Auth::Open) { foreign(request) } else { None }
     }
+}
+
+/// The refusal of a request whose Host or Origin is no loopback name.
+pub(super) fn foreign(request: &Request) -> Option<ApiError> {
+    let foreign = |name: header::HeaderName| {
+        let value = request.headers().get(&name)?;
+        (!value.to_str().is_ok_and(is_loopback)).then_some(name)
+    };
+    // In HTTP/2, and in a request line with a whole URL, the name stands in the target.
+    let target = request.uri().authority().filter(|authority| !is_loopback(authority.as_str()));
+    let name = target.map(|_| header::HOST).or_else(|| foreign(header::HOST)).or_else(|| foreign(header::ORIGIN))?;
+    let detail = format!("without keys this gateway answers only to loopback names, and {name} names another");
+    Some(ApiError::new(Code::Forbidden, detail))
 }
 
 /// The key a request carries, as `Authorization: Bearer` or `x-api-key`.

@@ -19,6 +19,7 @@ mod retry;
 pub use auth::Auth;
 
 use crate::{
+    domain::home::Standing,
     lifecycle::{Heartbeats, Tasks},
     pipeline::Gateway,
     telemetry::MetricsPage,
@@ -34,7 +35,7 @@ use axum::{
 };
 use error::{ApiError, Code};
 use std::{sync::Arc, time::Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 
@@ -52,8 +53,8 @@ pub struct App {
     pub max_uploads: usize,
     /// Most bytes of one body.
     pub max_body: u64,
-    /// A worker runs in this process: readiness looks at its loops.
-    pub has_worker: bool,
+    /// What our Redis is, as it was last looked at: on a copy nothing is accepted.
+    pub standing: watch::Receiver<Standing>,
 }
 
 /// The id a request is known by in its answer and in the logs.
@@ -70,6 +71,7 @@ pub fn router(app: App) -> Router {
         .route("/batches/{id}/cancel", post(batches::cancel))
         .route("/batches/{id}/retry", post(retry::retry))
         .route("/metrics", get(ops::metrics))
+        .route_layer(middleware::from_fn_with_state(app.clone(), only_reads_of_a_copy))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::require_team));
     Router::new()
         .merge(teams)
@@ -97,13 +99,35 @@ pub fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// `/metrics` alone, for a listener of its own: without keys, for whoever can reach it.
-pub fn metrics_router(app: App) -> Router {
+/// `/metrics` alone, for a listener of its own: without keys, for whoever can reach it. On a loopback address (`loopback`)
+/// that is not a web page through its visitor's browser.
+pub fn metrics_router(app: App, loopback: bool) -> Router {
     Router::new()
         .route("/metrics", get(ops::metrics))
         .fallback(|| async { ApiError::new(Code::NotFound, "here is only /metrics") })
+        .layer(middleware::from_fn(move |request: Request, next: Next| async move {
+            match auth::foreign(&request).filter(|_| loopback) {
+                Some(refusal) => refusal.into_response(),
+                None => next.run(request).await,
+            }
+        }))
         .layer(middleware::from_fn(around))
         .with_state(app)
+}
+
+/// What a batch is on the original must not be changed on a copy: there it is only read.
+async fn only_reads_of_a_copy(State(app): State<App>, request: Request, next: Next) -> Response {
+    let sign = match &*app.standing.borrow() {
+        Standing::Copy(sign) if !request.method().is_safe() => Some(sign.to_string()),
+        Standing::Copy(_) | Standing::Original => None,
+    };
+    let Some(sign) = sign else { return next.run(request).await };
+    body::drain(request.into_body()).await;
+    let detail = format!(
+        "this gateway runs on a copy of a Redis ({sign}) and only answers reads; \
+         where the copy is to take over, its operator runs `batchgate adopt`"
+    );
+    ApiError::new(Code::Unavailable, detail).into_response()
 }
 
 /// Without keys, a web page must not reach us through its visitor's browser.

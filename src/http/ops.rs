@@ -5,41 +5,65 @@ use super::{
     error::{ApiError, Code},
 };
 use crate::{
+    domain::home::Standing,
+    lifecycle::LoopAge,
     pipeline::{Gateway, account},
     store::StoreError,
 };
 use axum::{
+    Json,
     extract::State,
     http::header,
     response::{IntoResponse, Response},
 };
-use std::time::Duration;
-
-/// A loop that has not gone round for so long is stuck.
-const LATE: Duration = Duration::from_secs(60);
+use serde::Serialize;
+use std::collections::BTreeMap;
 
 pub(super) async fn healthz() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], "{\"status\":\"ok\"}").into_response()
 }
 
-/// Redis answers, the worker's loops go round, and nobody has told us to stop.
+/// What a gateway says that is ready for what it may do.
+#[derive(Serialize)]
+struct Ready {
+    /// `ready`, or `copy`: ready to read.
+    status: &'static str,
+    /// What a copy is a copy of.
+    detail: Option<String>,
+    /// Seconds since each loop last went round.
+    loops: BTreeMap<&'static str, f64>,
+}
+
+/// Redis answers, the loops go round, and nobody has told us to stop.
 pub(super) async fn readyz(State(app): State<App>) -> Result<Response, ApiError> {
     if app.tasks.stopping() {
         return Err(ApiError::new(Code::Draining, "shutting down"));
     }
     app.gateway.store.ping().await?;
-    let late = app.beats.late(LATE);
-    if app.has_worker && !late.is_empty() {
+    let ages = app.beats.ages();
+    let late: Vec<String> = ages.iter().filter(|age| age.is_late()).map(told).collect();
+    if !late.is_empty() {
         return Err(ApiError::new(Code::Unavailable, format!("worker loops are stuck: {}", late.join(", "))));
     }
-    Ok(([(header::CONTENT_TYPE, "application/json")], "{\"status\":\"ready\"}").into_response())
+    let (status, detail) = match &*app.standing.borrow() {
+        Standing::Original => ("ready", None),
+        Standing::Copy(sign) => ("copy", Some(format!("only reads are answered until `batchgate adopt`: {sign}"))),
+    };
+    let loops = ages.iter().map(|age| (age.name, (age.age.as_secs_f64() * 1_000.0).round() / 1_000.0)).collect();
+    Ok(Json(Ready { status, detail, loops }).into_response())
+}
+
+fn told(late: &LoopAge) -> String {
+    let LoopAge { name, age, limit } = late;
+    format!("{name} went round {} s ago, and should every {} s", age.as_secs(), limit.as_secs())
 }
 
 pub(super) async fn metrics(State(app): State<App>) -> Response {
     let uploads = app.max_uploads.saturating_sub(app.uploads.available_permits());
     metrics::gauge!("batchgate_uploads_open").set(uploads as f64);
-    for (name, age) in app.beats.ages() {
+    for LoopAge { name, age, limit } in app.beats.ages() {
         metrics::gauge!("batchgate_loop_last_tick_seconds", "loop" => name).set(age.as_secs_f64());
+        metrics::gauge!("batchgate_loop_limit_seconds", "loop" => name).set(limit.as_secs_f64());
     }
     // A page without Redis's figures says more of a Redis that is away than no page.
     let up = redis_figures(&app.gateway).await.is_ok();

@@ -13,6 +13,7 @@ pub mod doubt;
 pub mod forecast;
 pub mod frames;
 mod group;
+pub mod home;
 pub mod janitor;
 pub mod line;
 pub mod number;

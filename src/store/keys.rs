@@ -70,6 +70,26 @@ impl Keys {
         format!("{{acct:{account}}}:creates")
     }
 
+    // The Redis as a whole: a hash tag of its own.
+
+    /// Where this Redis is at home (hash: deployment, since, and `place:<place>` for each that was seen). Written by the
+    /// first gateway that works here and by `batchgate adopt`, read by every gateway each second; lives for ever.
+    pub fn home() -> &'static str {
+        "{sys}:home"
+    }
+
+    /// The mark of a copy (hash: at, source). Written by `scripts/restore`, read with [`Keys::home`]; removed by
+    /// `batchgate adopt`.
+    pub fn restored() -> &'static str {
+        "{sys}:restored"
+    }
+
+    /// Some gateway works here now: the name of its deployment. Written each second by those that do, read by
+    /// `batchgate adopt`; dies ten seconds after the last.
+    pub fn at_work() -> &'static str {
+        "{sys}:at_work"
+    }
+
     // A batch.
 
     /// The facts of a batch (hash). Written by accept, then field by field by commit, seal and cancel; dies at retention.

@@ -7,6 +7,7 @@ pub mod cache;
 pub mod chunks;
 pub mod commit;
 pub mod gauges;
+pub mod home;
 pub mod idempotency;
 pub mod janitor;
 pub mod keys;
@@ -84,6 +85,8 @@ pub struct Store {
     main: Link,
     /// Claims and leases, so that they never wait behind a large write.
     lease: Link,
+    /// Where this Redis is, as [`crate::domain::home`] writes it.
+    pub place: String,
     pub keys: Keys,
     /// As [`Store::server`] last said.
     server: Arc<Mutex<String>>,
@@ -100,6 +103,7 @@ impl Store {
         let mut info = url.into_connection_info()?;
         let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
         info = info.set_tcp_settings(tcp);
+        let place = home::place(&info);
         let client = redis::Client::open(info)?;
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(RESPONSE_TIMEOUT))
@@ -108,7 +112,7 @@ impl Store {
             .set_max_delay(Duration::from_secs(1));
         let main = Link::connect(&client, config.clone()).await?;
         let lease = Link::connect(&client, config).await?;
-        let store = Store { client, main, lease, keys: Keys::new(namespace), server: Arc::default(), skew_ms: 0 };
+        let store = Store { client, main, lease, place, keys: Keys::new(namespace), server: Arc::default(), skew_ms: 0 };
         store.check_policy().await?;
         store.server().await?;
         Ok(store)

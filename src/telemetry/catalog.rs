@@ -37,9 +37,11 @@ const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'
 pub const METRICS: &[Metric] = &[
     gauge("batchgate_build_info", &["version"], "Always 1; the version is the label"),
     gauge("batchgate_resident_memory_bytes", &[], "Memory of this process that is in use"),
-    gauge("batchgate_loop_last_tick_seconds", &["loop"], "Since a worker loop last went round; above 60 it is stuck"),
+    gauge("batchgate_loop_last_tick_seconds", &["loop"], "Since a loop last went round; above its limit it is stuck"),
+    gauge("batchgate_loop_limit_seconds", &["loop"], "How long a round of a loop may take"),
     counter("batchgate_loop_ticks_total", &["loop"], "Rounds of the worker's loops"),
     counter("batchgate_loop_errors_total", &["loop"], "Rounds that failed, and were tried again after a second"),
+    gauge("batchgate_copy", &[], "1 while this Redis is taken for a copy, and only reads are served"),
     gauge("batchgate_redis_up", &[], "1 if Redis answered when this page was drawn"),
     counter("batchgate_redis_reconnects_total", &[], "Connections given up because they led to a replica or to nobody"),
     counter("batchgate_redis_full_total", &[], "Writes of paid answers Redis refused for lack of memory; made again"),

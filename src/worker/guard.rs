@@ -30,6 +30,22 @@ impl Guard {
     }
 }
 
+/// A chunk in hand, as the gauge counts it: however the task ends, by its end, a panic or an abort.
+pub(super) struct Busy(());
+
+impl Busy {
+    pub(super) fn begin() -> Busy {
+        metrics::gauge!("batchgate_workers_busy").increment(1);
+        Busy(())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        metrics::gauge!("batchgate_workers_busy").decrement(1);
+    }
+}
+
 /// Ends when a renewal is refused, or when Redis has not answered for so long that the lease has run out.
 async fn renew(gateway: &Gateway, held: &Lease) {
     let lease = gateway.settings.lease;

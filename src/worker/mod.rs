@@ -6,6 +6,7 @@
 //! panic in one is an outcome and not the end of the loop; the claim's guard owns the renewal.
 
 mod guard;
+pub mod home;
 mod step;
 
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     pipeline::{Gateway, janitor, online::desk::Seat, poison, reconcile, seal},
     store::{StoreError, queue::Claim},
 };
-use guard::Guard;
+use guard::{Busy, Guard};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, Semaphore};
 
@@ -29,8 +30,18 @@ const TURN: Duration = Duration::from_secs(5);
 /// Wait after Redis failed.
 const AWAY: Duration = Duration::from_secs(1);
 
+/// A round of the claim loop is one script; while all slots are taken it goes round all the same.
+const CLAIM_ROUND: Duration = Duration::from_secs(60);
+/// A page is read, packed and written in a few commands.
+const SEAL_ROUND: Duration = Duration::from_secs(120);
+/// A chore may remove a million prompts, page by page.
+const SWEEP_ROUND: Duration = Duration::from_secs(300);
+
 /// Starts the worker's loops; they end when the tasks are told to stop.
-pub fn start(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats, workers: usize) {
+fn start(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats, workers: usize) {
+    beats.expect("claim", CLAIM_ROUND);
+    beats.expect("seal", SEAL_ROUND);
+    beats.expect("sweep", SWEEP_ROUND);
     let (slots, main) = (Arc::new(Semaphore::new(workers)), Arc::clone(gateway));
     let (claim_tasks, claim_beats) = (tasks.clone(), beats.clone());
     tasks.spawn_loop("claim", async move { claim_loop(main, slots, claim_tasks, claim_beats).await });
@@ -80,15 +91,14 @@ async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, 
                 idle = BUSY;
                 metrics::counter!("batchgate_claims_total").increment(1);
                 metrics::counter!("batchgate_reclaims_total").increment(u64::from(claim.reclaims > 0));
-                metrics::gauge!("batchgate_workers_busy").increment(1);
+                let busy = Busy::begin();
                 let seat = seats.keep(&claim.account);
                 let permit = Some(permit).filter(|_| seat.is_none());
                 let gateway = Arc::clone(&gateway);
                 let step_tasks = tasks.clone();
                 tasks.spawn(async move {
                     work(&gateway, &step_tasks, claim, seat).await;
-                    metrics::gauge!("batchgate_workers_busy").decrement(1);
-                    drop(permit);
+                    drop((busy, permit));
                 });
             }
             Ok(None) => {

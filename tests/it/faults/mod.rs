@@ -4,6 +4,7 @@
 mod accounts;
 mod budgets;
 mod candidates;
+mod copies;
 mod crashes;
 mod creates;
 mod deadlines;

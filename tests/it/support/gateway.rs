@@ -32,8 +32,15 @@ impl Gateway {
 
 /// `batchgate serve` in this world.
 pub(crate) fn command(redis: &Redis, sim: &Sim, env: &Env) -> Command {
+    let mut command = configured(redis, sim, env);
+    command.arg("serve");
+    command
+}
+
+/// `batchgate` with a gateway's configuration; what it shall do is still to be said.
+pub(crate) fn configured(redis: &Redis, sim: &Sim, env: &Env) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_batchgate"));
-    command.arg("serve").env_clear();
+    command.env_clear();
     let set = [
         ("BATCHGATE_REDIS_URL", redis.url()),
         ("BATCHGATE_LISTEN", "127.0.0.1:0".into()),

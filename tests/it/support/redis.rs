@@ -100,12 +100,14 @@ impl Redis {
         command.query_async(&mut connection).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Every key with its time to live in milliseconds, -1 for ever.
+    /// Every key with its time to live in milliseconds, -1 for ever; but for what a Redis remembers of its home, from the
+    /// first gateway on.
     pub(crate) async fn keys(&self) -> BTreeMap<String, i64> {
         let all = "local all = redis.call('KEYS', '*')
                    for n, key in ipairs(all) do all[n] = {key, redis.call('PTTL', key)} end
                    return all";
         let found: Vec<(String, i64)> = self.command(&["EVAL", all, "0"]).await;
-        found.into_iter().filter(|(_, ttl)| *ttl != -2).collect()
+        let home = ["{sys}:home", "{sys}:at_work"];
+        found.into_iter().filter(|(key, ttl)| *ttl != -2 && !home.contains(&key.as_str())).collect()
     }
 }
