@@ -12,6 +12,7 @@ mod key;
 mod out;
 mod private_redis;
 mod progress;
+mod reload;
 mod results;
 #[cfg(test)]
 mod scripted;
@@ -122,7 +123,7 @@ async fn dispatch(command: Command) -> Result<Ending, Failure> {
         Command::List(args) => batches::list(&args.door.client()?, args).await,
         Command::Cancel(args) => batches::cancel(&args.door.client()?, args).await,
         Command::Retry(args) => submit::retry(&args.door.client()?, args).await,
-        Command::Key(command) => key::run(&command),
+        Command::Key(command) => key::run(command).await,
         Command::Healthcheck(args) => healthcheck(args).await,
     }
 }

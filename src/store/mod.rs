@@ -9,6 +9,7 @@ pub mod commit;
 pub mod gauges;
 
 pub mod idempotency;
+pub mod key_uses;
 pub mod keys;
 pub mod listing;
 pub mod pages;

@@ -30,7 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "config",
         ],
     ),
-    ("config", &["pipeline", "provider", "domain", "telemetry"]),
+    ("config", &["pipeline", "provider", "domain", "telemetry", "clock"]),
     ("clock", &[]),
     ("telemetry", &[]),
     ("lifecycle", &[]),
