@@ -29,7 +29,7 @@ const RUNS: usize = 7;
 fn main() {
     let body = body();
     let texts = prompts(&body);
-    let (options, _) = Options::parse(&[]);
+    let (options, _) = Options::parse(&[], batchgate::domain::batch::CacheMode::Use);
     let routes = Routes::default();
     let parse = |text: &PromptText| Prompt::parse(text, &options, &routes).expect("a good prompt");
     let parsed: Vec<Prompt> = texts.iter().map(parse).collect();

@@ -1,16 +1,21 @@
 //! The configuration: one struct, read from the environment and an optional file, all mistakes told together.
 //! The only place that reads the environment. Flags win over environment over file; secrets never print.
 
+mod teams;
 mod value;
 
 use crate::{
-    domain::route::{DEFAULT_ANTHROPIC_MODELS, DEFAULT_OPENAI_MODELS, Glob, ProviderKind, Route, Routes, who},
+    domain::{
+        route::{DEFAULT_ANTHROPIC_MODELS, DEFAULT_OPENAI_MODELS, Glob, ProviderKind, Route, Routes, who},
+        team::Teams,
+    },
     pipeline::{Settings, reconcile::Mode},
     provider::secret::Secret,
     telemetry::LogFormat,
 };
 use serde::Deserialize;
 use std::{collections::BTreeMap, net::SocketAddr, path::Path, str::FromStr, time::Duration};
+use teams::FileTeams;
 use value::{duration, key_hash, size};
 
 /// Which parts of the gateway run in this process.
@@ -29,8 +34,9 @@ pub struct Config {
     pub listen: SocketAddr,
     /// `BATCHGATE_REDIS_URL`; absent on a loopback listener: a private redis-server is started.
     pub redis_url: Option<String>,
-    /// `BATCHGATE_KEY_HASHES`: `sha256:<64 hex digits>`, comma-separated; empty: open, on loopback only.
-    pub key_hashes: Vec<[u8; 32]>,
+    /// `[teams.NAME]` of the file, and `BATCHGATE_KEY_HASHES` (`sha256:<64 hex digits>`, comma-separated): keys of the team
+    /// `default`, an admin. Neither: open, on loopback only.
+    pub teams: Teams,
     pub accounts: Vec<AccountConfig>,
     /// `BATCHGATE_WORKERS` (8): chunks stepped at once.
     pub workers: usize,
@@ -78,6 +84,8 @@ const MAX_CONCURRENCY: usize = 1_024;
 struct File {
     #[serde(default)]
     providers: Vec<FileProvider>,
+    #[serde(default)]
+    teams: FileTeams,
 }
 
 #[derive(Debug, Deserialize)]
@@ -152,13 +160,7 @@ impl Reader<'_> {
             self.mistakes.push("BATCHGATE_POLL_MIN must be above zero and at most BATCHGATE_POLL_MAX".to_owned());
         }
         let listen = self.read("BATCHGATE_LISTEN", parsed, SocketAddr::from(([127, 0, 0, 1], 8080)));
-        let key_hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
-        if key_hashes.is_empty() && !listen.ip().is_loopback() {
-            self.mistakes.push(format!(
-                "no key is configured and {listen} is not a loopback address: set BATCHGATE_KEY_HASHES \
-                 (`batchgate key new TEAM` prints one), or listen on 127.0.0.1"
-            ));
-        }
+        let (accounts, teams) = self.tables(file, listen);
         let redis_url = self.text("BATCHGATE_REDIS_URL");
         if redis_url.is_none() && !listen.ip().is_loopback() {
             self.mistakes.push("BATCHGATE_REDIS_URL is required unless the listener is a loopback address".to_owned());
@@ -186,8 +188,8 @@ impl Reader<'_> {
         Config {
             listen,
             redis_url,
-            key_hashes,
-            accounts: self.accounts(file),
+            teams,
+            accounts,
             workers: self.positive("BATCHGATE_WORKERS", 8),
             max_body: self.read("BATCHGATE_MAX_BODY", size, 4 << 30),
             max_uploads: self.positive("BATCHGATE_MAX_UPLOADS", 4),
@@ -203,18 +205,32 @@ impl Reader<'_> {
         }
     }
 
-    // Providers: the file's table, else the two whose key is in the environment.
-
-    fn accounts(&mut self, file: &str) -> Vec<AccountConfig> {
-        let file: File = match toml::from_str(file) {
+    /// The file's tables, and what the environment says in their place.
+    fn tables(&mut self, text: &str, listen: SocketAddr) -> (Vec<AccountConfig>, Teams) {
+        let file: File = match toml::from_str(text) {
             Ok(file) => file,
             Err(why) => {
                 self.mistakes.push(format!("the configuration file: {}", why.to_string().trim()));
-                return Vec::new();
+                return Default::default();
             }
         };
-        let accounts =
-            if file.providers.is_empty() { self.default_accounts() } else { self.file_accounts(file.providers) };
+        let accounts = self.accounts(file.providers);
+        let hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
+        let names: Vec<&str> = accounts.iter().map(|account| account.route.account.as_str()).collect();
+        let teams = teams::teams(file.teams, &hashes, &names, &mut self.mistakes);
+        if teams.are_open() && !listen.ip().is_loopback() {
+            self.mistakes.push(format!(
+                "no key is configured and {listen} is not a loopback address: set BATCHGATE_KEY_HASHES or [teams.NAME] \
+                 (`batchgate key new TEAM` prints one), or listen on 127.0.0.1"
+            ));
+        }
+        (accounts, teams)
+    }
+
+    // Providers: the file's table, else the two whose key is in the environment.
+
+    fn accounts(&mut self, providers: Vec<FileProvider>) -> Vec<AccountConfig> {
+        let accounts = if providers.is_empty() { self.default_accounts() } else { self.file_accounts(providers) };
         if accounts.is_empty() && self.mistakes.is_empty() {
             self.mistakes
                 .push("no provider: set ANTHROPIC_API_KEY or OPENAI_API_KEY, or [[providers]] in the file".to_owned());

@@ -41,6 +41,9 @@ pub(crate) struct ListArgs {
     /// Only those created then or later: 2026-11-30T09:00:00Z
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
+    /// Those of another team; needs an admin's key
+    #[arg(long, value_name = "NAME")]
+    team: Option<String>,
     #[command(flatten)]
     pub(crate) door: Door,
 }
@@ -69,8 +72,8 @@ pub(crate) async fn cancel(client: &Client, args: CancelArgs) -> Result<Ending, 
 }
 
 pub(crate) async fn list(client: &Client, args: ListArgs) -> Result<Ending, Failure> {
-    let ListArgs { limit, after, status, run, metadata, since, .. } = args;
-    let page = client.list(&Listing { limit, after, status, run, since, metadata }).await?;
+    let ListArgs { limit, after, status, run, metadata, since, team, .. } = args;
+    let page = client.list(&Listing { limit, after, status, run, since, team, metadata }).await?;
     if args.door.json {
         out::json(&page)?;
         return Ok(Ending::Fine);

@@ -54,6 +54,8 @@ pub(crate) struct Listing {
     pub(crate) status: Option<String>,
     pub(crate) run: Option<String>,
     pub(crate) since: Option<String>,
+    /// Another team's; for admins.
+    pub(crate) team: Option<String>,
     /// All of these labels.
     pub(crate) metadata: Vec<(String, String)>,
 }
@@ -151,8 +153,8 @@ impl Client {
     pub(crate) async fn list(&self, listing: &Listing) -> Result<Value, Failure> {
         let mut url = self.url(&["batches"]);
         url.query_pairs_mut().append_pair("limit", &listing.limit.to_string());
-        let Listing { after, status, run, since, .. } = listing;
-        for (name, value) in [("after", after), ("status", status), ("run", run), ("since", since)] {
+        let Listing { after, status, run, since, team, .. } = listing;
+        for (name, value) in [("after", after), ("status", status), ("run", run), ("since", since), ("team", team)] {
             if let Some(value) = value {
                 url.query_pairs_mut().append_pair(name, value);
             }
@@ -161,6 +163,10 @@ impl Client {
             url.query_pairs_mut().append_pair(&format!("metadata.{name}"), value);
         }
         self.get(url).await
+    }
+
+    pub(crate) async fn keys(&self) -> Result<Value, Failure> {
+        self.get(self.url(&["keys"])).await
     }
 
     pub(crate) async fn cancel(&self, id: &str) -> Result<Value, Failure> {

@@ -13,6 +13,7 @@ mod key;
 mod out;
 mod private_redis;
 mod progress;
+mod reload;
 mod results;
 #[cfg(test)]
 mod scripted;
@@ -126,7 +127,7 @@ async fn dispatch(command: Command) -> Result<Ending, Failure> {
         Command::Cancel(args) => batches::cancel(&args.door.client()?, args).await,
         Command::Retry(args) => submit::retry(&args.door.client()?, args).await,
         Command::Adopt(args) => adopt::run(&args).await,
-        Command::Key(command) => key::run(&command),
+        Command::Key(command) => key::run(command).await,
         Command::Healthcheck(args) => healthcheck(args).await,
     }
 }

@@ -1,6 +1,6 @@
 //! The composition root: from a configuration to a running gateway, and to its end.
 
-use super::private_redis::PrivateRedis;
+use super::{private_redis::PrivateRedis, reload::Reload};
 use crate::{
     config::{AccountConfig, Config, Role},
     domain::route::ProviderKind,
@@ -37,7 +37,7 @@ pub(super) struct ServeArgs {
     /// Which parts run in this process
     #[arg(long, value_enum, default_value_t)]
     role: Role,
-    /// A file for what is a table: providers
+    /// A file for what is a table: providers and teams; SIGHUP reads its teams again
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ pub(super) async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
         Some(address) => Some(TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?),
         None => None,
     };
-    let served = serve(&config, args.role, &url, Listeners { api: listener, metrics }).await;
+    let served = serve(&config, args, &url, Listeners { api: listener, metrics }).await;
     if let Some(private) = private {
         private.stop().await?;
     }
@@ -90,7 +90,8 @@ struct Listeners {
     metrics: Option<TcpListener>,
 }
 
-async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listeners) -> anyhow::Result<bool> {
+async fn serve(config: &Config, args: &ServeArgs, redis_url: &str, listeners: Listeners) -> anyhow::Result<bool> {
+    let role = args.role;
     // A Redis that does not answer is waited for, but not past the order to stop: process 1 of a container has no other end.
     let told_to_stop = lifecycle::signal()?;
     let gateway = tokio::select! {
@@ -106,13 +107,14 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listener
         gateway: Arc::clone(&gateway),
         tasks: tasks.clone(),
         beats: beats.clone(),
-        auth: Arc::new(auth(config)),
+        auth: Arc::new(Auth::new(config.teams.clone())),
         metrics,
         uploads: Arc::new(Semaphore::new(config.max_uploads)),
         max_uploads: config.max_uploads,
         max_body: config.max_body,
         standing,
     };
+    Reload { auth: Arc::clone(&app.auth), routes: config.routes(), file: args.config.clone() }.start(&tasks)?;
     let address = listeners.api.local_addr()?;
     // The door stays open while steps in hand finish: POST is told to come back, GET still answers.
     let closing = CancellationToken::new();
@@ -205,10 +207,6 @@ pub(super) async fn connect(url: &str, namespace: &str) -> anyhow::Result<Store>
             }
         }
     }
-}
-
-fn auth(config: &Config) -> Auth {
-    if config.key_hashes.is_empty() { Auth::Open } else { Auth::Keys(config.key_hashes.clone()) }
 }
 
 /// Small answers must not wait for a full packet.

@@ -165,9 +165,10 @@ impl Options {
 
     /// Reads the fields in the order they came; of those with one name the last. A null is a field not given.
     /// With problems the options are still good for checking the prompts, so that one answer tells of everything.
-    pub fn parse(fields: &[FieldText]) -> (Options, Vec<Problem>) {
+    /// `cache` is the mode where none is given.
+    pub fn parse(fields: &[FieldText], cache: CacheMode) -> (Options, Vec<Problem>) {
         let last: HashMap<&str, usize> = fields.iter().enumerate().map(|(n, field)| (field.name.as_str(), n)).collect();
-        let mut options = Options::default();
+        let mut options = Options { cache, ..Options::default() };
         let mut problems = Vec::new();
         for (n, field) in fields.iter().enumerate() {
             if last[field.name.as_str()] != n {

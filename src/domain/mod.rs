@@ -24,3 +24,4 @@ pub mod route;
 pub mod run;
 pub mod settlement;
 pub mod span;
+pub mod team;

@@ -4,38 +4,58 @@ use super::{
     App, body,
     error::{ApiError, Code},
 };
+use crate::{
+    clock::{self, Millis},
+    domain::team::{Role, Team, Teams},
+};
 use axum::{
+    Extension,
     extract::{Request, State},
     http::{HeaderMap, header},
     middleware::Next,
     response::Response,
 };
 use sha2::{Digest, Sha256};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+};
 use subtle::ConstantTimeEq;
 
-/// The one team there is until teams are configured.
-const DEFAULT_TEAM: &str = "default";
+/// The use of a key is written down at most this often.
+const USES_EVERY_MS: Millis = 60_000;
 
-/// How requests prove who they are.
-#[derive(Clone, Debug)]
-pub enum Auth {
-    /// No key configured, loopback only: credentials are ignored.
-    Open,
-    /// SHA-256 digests of the keys of the team `default`.
-    Keys(Vec<[u8; 32]>),
+/// How requests prove who they are. Teams may change while requests are served; each request sees one state of them.
+pub struct Auth {
+    teams: RwLock<Arc<Teams>>,
+    /// Who asks where no keys are configured: loopback only, and credentials are ignored.
+    open: Arc<Team>,
+    /// When the use of a key was last written down, by team and name.
+    noted: Mutex<HashMap<(String, String), Millis>>,
 }
 
-/// The team a request belongs to.
-#[derive(Clone, Debug)]
-pub(super) struct Team(pub(super) String);
+/// A key that was let in, and whose use is to be written down.
+struct Used {
+    team: String,
+    key: String,
+}
 
 pub(super) async fn require_team(
     State(app): State<App>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    match app.auth.team(request.headers()) {
-        Ok(team) => {
+    let now = clock::now_ms();
+    match app.auth.team(request.headers(), now) {
+        Ok((team, used)) => {
+            if let Some(Used { team, key }) = used {
+                let store = app.gateway.store.clone();
+                app.tasks.spawn(async move {
+                    if let Err(error) = store.note_key_use(&team, &key, now).await {
+                        tracing::debug!(%error, "note the use of a key");
+                    }
+                });
+            }
             request.extensions_mut().insert(team);
             Ok(next.run(request).await)
         }
@@ -46,19 +66,71 @@ pub(super) async fn require_team(
     }
 }
 
+/// For what is an operator's business.
+pub(super) async fn require_admin(
+    Extension(team): Extension<Arc<Team>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    if team.is_admin() {
+        return Ok(next.run(request).await);
+    }
+    body::drain(request.into_body()).await;
+    Err(ApiError::new(Code::Forbidden, "this is for a team with the role admin; yours is a member"))
+}
+
 impl Auth {
-    fn team(&self, headers: &HeaderMap) -> Result<Team, ApiError> {
-        let Auth::Keys(keys) = self else { return Ok(Team(DEFAULT_TEAM.to_owned())) };
-        let key = presented(headers)?;
-        let digest: [u8; 32] = Sha256::digest(key.as_bytes()).into();
+    pub fn new(teams: Teams) -> Auth {
+        let open = Arc::new(Team::new(Team::DEFAULT, Role::Admin));
+        Auth { teams: RwLock::new(Arc::new(teams)), open, noted: Mutex::default() }
+    }
+
+    /// From the next request on.
+    pub fn replace(&self, teams: Teams) {
+        *self.teams.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(teams);
+    }
+
+    pub fn asks_for_keys(&self) -> bool {
+        !self.teams().are_open()
+    }
+
+    pub(super) fn teams(&self) -> Arc<Teams> {
+        Arc::clone(&self.teams.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn team(&self, headers: &HeaderMap, now: Millis) -> Result<(Arc<Team>, Option<Used>), ApiError> {
+        let teams = self.teams();
+        if teams.are_open() {
+            return Ok((Arc::clone(&self.open), None));
+        }
+        let digest: [u8; 32] = Sha256::digest(presented(headers)?.as_bytes()).into();
         // All are compared, so that time does not tell which came close.
-        let known = keys.iter().fold(subtle::Choice::from(0), |known, key| known | key.ct_eq(&digest));
-        if known.into() { Ok(Team(DEFAULT_TEAM.to_owned())) } else { Err(unauthorized("this key is not known here")) }
+        let mut found = None;
+        for (team, key) in teams.keys() {
+            if key.hash.ct_eq(&digest).into() {
+                found = Some((team, key));
+            }
+        }
+        let (team, key) = found.ok_or_else(|| unauthorized("this key is not known here"))?;
+        if key.is_expired(now) {
+            return Err(unauthorized("this key has expired: ask whoever runs the gateway for a new one"));
+        }
+        Ok((Arc::clone(team), self.used(&team.name, &key.name, now)))
+    }
+
+    fn used(&self, team: &str, key: &str, now: Millis) -> Option<Used> {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = noted.entry((team.to_owned(), key.to_owned())).or_default();
+        if now.saturating_sub(*last) < USES_EVERY_MS {
+            return None;
+        }
+        *last = now;
+        Some(Used { team: team.to_owned(), key: key.to_owned() })
     }
 
     /// In open mode a web page must not spend the company's money: only loopback names may be in Host and Origin.
     pub(super) fn refuses_origin(&self, request: &Request) -> Option<ApiError> {
-        if matches!(self, Auth::Open) { foreign(request) } else { None }
+        if self.asks_for_keys() { None } else { foreign(request) }
     }
 }
 

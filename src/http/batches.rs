@@ -2,14 +2,13 @@
 
 use super::{
     App,
-    auth::Team,
     body::{self, Coding, Incoming},
     error::{ApiError, Code},
     forecast, object,
     query::Query,
 };
 use crate::{
-    domain::{id::BatchId, progress::Progress},
+    domain::{id::BatchId, progress::Progress, team::Team},
     pipeline::{
         self,
         forecast::Forecast,
@@ -28,7 +27,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
     response::Response,
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::SemaphorePermit;
 
 /// How long a request waits for its turn to be read.
@@ -37,7 +36,7 @@ const TURN: Duration = Duration::from_secs(30);
 /// `POST /batches`
 pub(super) async fn submit(
     State(app): State<App>,
-    Extension(team): Extension<Team>,
+    Extension(team): Extension<Arc<Team>>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
@@ -52,7 +51,7 @@ pub(super) async fn submit(
     let incoming = Incoming::new(body, head.coding, app.max_body, content_type(&headers));
     // In a task of its own: a client that goes away must not leave a half-read upload behind.
     let tasks = app.tasks.clone();
-    let accepting = tasks.spawn(async move { accept(&app, &team.0, head, incoming).await });
+    let accepting = tasks.spawn(async move { accept(&app, &team, head, incoming).await });
     accepting.await.unwrap_or_else(|_| Err(ApiError::new(Code::Unavailable, "this request hit a fault of ours")))
 }
 
@@ -80,7 +79,7 @@ fn check_head(app: &App, query: Option<&str>, headers: &HeaderMap) -> Result<Hea
     Ok(Head { kind, coding, key: idempotency_key(headers)?, dry_run })
 }
 
-async fn accept(app: &App, team: &str, head: Head, mut incoming: Incoming) -> Result<Response, ApiError> {
+async fn accept(app: &App, team: &Team, head: Head, mut incoming: Incoming) -> Result<Response, ApiError> {
     let Head { kind, key, dry_run, .. } = head;
     let _turn = turn(app).await?;
     if dry_run {
@@ -124,9 +123,9 @@ pub(super) enum Taken {
 }
 
 /// Takes the key of a request that creates; a 409 while another request holds it.
-pub(super) async fn take_key(app: &App, team: &str, key: Option<&str>) -> Result<Taken, ApiError> {
+pub(super) async fn take_key(app: &App, team: &Team, key: Option<&str>) -> Result<Taken, ApiError> {
     let Some(key) = key else { return Ok(Taken::Ours(None)) };
-    match app.gateway.store.take_key(team, key, &uuid::Uuid::now_v7().to_string()).await? {
+    match app.gateway.store.take_key(&team.name, key, &uuid::Uuid::now_v7().to_string()).await? {
         KeyState::Free(lock) => Ok(Taken::Ours(Some(lock))),
         KeyState::Answered(first) => Ok(Taken::Answered(first)),
         KeyState::InWork => {
@@ -155,7 +154,7 @@ pub(super) async fn first_answer(app: &App, batch: BatchId, progress: &Progress)
 /// Reads the body to its end and makes the batch exist. On any error nothing of it is left.
 async fn read_and_create(
     app: &App,
-    team: &str,
+    team: &Team,
     kind: BodyKind,
     lock: Option<Lock>,
     incoming: &mut Incoming,
@@ -175,7 +174,7 @@ async fn read_and_create(
 }
 
 /// Reads the body to its end and says what would become of it. Nothing of it is left.
-async fn foretell(app: &App, team: &str, kind: BodyKind, incoming: &mut Incoming) -> Result<Forecast, ApiError> {
+async fn foretell(app: &App, team: &Team, kind: BodyKind, incoming: &mut Incoming) -> Result<Forecast, ApiError> {
     let mut submission = Submission::begin_forecast(&app.gateway, team, kind).await?;
     let read = tokio::select! {
         read = read(kind, incoming, &mut submission) => read,
@@ -292,7 +291,7 @@ pub(super) fn unknown_batch() -> ApiError {
 /// `GET /batches/{id}`
 pub(super) async fn show(
     State(app): State<App>,
-    Extension(team): Extension<Team>,
+    Extension(team): Extension<Arc<Team>>,
     BatchPath(id): BatchPath,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
@@ -318,23 +317,34 @@ async fn wait_for_end(app: &App, team: &Team, id: &str, wait: Duration) -> Resul
     }
 }
 
-/// A batch of this team; anything else is a 404, be it unknown, another team's, or an id no batch can have.
+/// A batch this team may read; anything else is a 404, be it unknown, another team's, or an id no batch can have.
 pub(super) async fn find(app: &App, team: &Team, id: &str) -> Result<(BatchId, Progress), ApiError> {
     let batch = BatchId::parse(id).ok_or_else(unknown_batch)?;
     let progress = app.gateway.store.progress(batch).await?;
-    let progress = progress.filter(|progress| progress.team == team.0).ok_or_else(unknown_batch)?;
-    Ok((batch, progress))
+    let readable = progress.filter(|progress| progress.team == team.name || team.is_admin());
+    Ok((batch, readable.ok_or_else(unknown_batch)?))
+}
+
+/// A batch this team may change: its own. An admin may know of the others.
+pub(super) async fn find_own(app: &App, team: &Team, id: &str) -> Result<(BatchId, Progress), ApiError> {
+    let (batch, progress) = find(app, team, id).await?;
+    if progress.team == team.name {
+        return Ok((batch, progress));
+    }
+    let detail =
+        format!("an admin reads the batches of other teams and changes none: ask with a key of team {}", progress.team);
+    Err(ApiError::new(Code::Forbidden, detail))
 }
 
 /// `POST /batches/{id}/cancel`
 pub(super) async fn cancel(
     State(app): State<App>,
-    Extension(team): Extension<Team>,
+    Extension(team): Extension<Arc<Team>>,
     BatchPath(id): BatchPath,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     Query::parse(query.as_deref(), &[])?;
-    let (batch, _) = find(&app, &team, &id).await?;
+    let (batch, _) = find_own(&app, &team, &id).await?;
     match pipeline::cancel::cancel(&app.gateway, batch).await? {
         Canceled::Asked => {}
         Canceled::Ended => {
@@ -342,7 +352,7 @@ pub(super) async fn cancel(
         }
         Canceled::Gone => return Err(unknown_batch()),
     }
-    let (batch, progress) = find(&app, &team, &id).await?;
+    let (batch, progress) = find_own(&app, &team, &id).await?;
     let inline = object::is_inline(&progress).then_some(&progress);
     object::respond(&app.gateway, StatusCode::OK, batch, &object::head(batch, &progress), inline).await
 }
@@ -350,13 +360,13 @@ pub(super) async fn cancel(
 /// `DELETE /batches/{id}`
 pub(super) async fn delete(
     State(app): State<App>,
-    Extension(team): Extension<Team>,
+    Extension(team): Extension<Arc<Team>>,
     BatchPath(id): BatchPath,
     RawQuery(query): RawQuery,
 ) -> Result<Json<serde_json::Value>, ApiError> {
     Query::parse(query.as_deref(), &[])?;
-    let (batch, _) = find(&app, &team, &id).await?;
-    match app.gateway.store.delete(batch, &team.0).await? {
+    let (batch, _) = find_own(&app, &team, &id).await?;
+    match app.gateway.store.delete(batch, &team.name).await? {
         Deleted::Done => {
             Ok(Json(serde_json::json!({"id": batch.to_string(), "object": "batch.deleted", "deleted": true})))
         }

@@ -2,17 +2,21 @@
 
 use super::{
     App,
-    auth::Team,
     batches::{BatchPath, find},
     error::ApiError,
     query::Query,
 };
-use crate::{clock, domain::chunk::ChunkState, store::chunks::ToldChunk};
+use crate::{
+    clock,
+    domain::{chunk::ChunkState, team::Team},
+    store::chunks::ToldChunk,
+};
 use axum::{
     Extension, Json,
     extract::{RawQuery, State},
 };
 use serde::Serialize;
+use std::sync::Arc;
 
 const PAGE: u64 = 100;
 /// Far above the numbers chunks get, follow-ups included.
@@ -43,7 +47,7 @@ struct ChunkObject {
 
 pub(super) async fn chunks(
     State(app): State<App>,
-    Extension(team): Extension<Team>,
+    Extension(team): Extension<Arc<Team>>,
     BatchPath(id): BatchPath,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ChunksPage>, ApiError> {

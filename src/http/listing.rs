@@ -1,9 +1,15 @@
 //! `GET /batches`: a team's batches, newest first, those that fit a filter.
 
-use super::{App, auth::Team, batches::find, error::ApiError, object, query::Query};
+use super::{
+    App,
+    batches::find,
+    error::{ApiError, Code},
+    object,
+    query::Query,
+};
 use crate::{
     clock,
-    domain::{filter::Filter, progress::BatchStatus},
+    domain::{filter::Filter, progress::BatchStatus, team::Team},
 };
 use axum::{
     Extension,
@@ -12,6 +18,7 @@ use axum::{
     http::{HeaderValue, header},
     response::Response,
 };
+use std::sync::Arc;
 
 const STATUSES: [(&str, BatchStatus); 3] =
     [("running", BatchStatus::Running), ("canceling", BatchStatus::Canceling), ("ended", BatchStatus::Ended)];
@@ -20,11 +27,12 @@ const METADATA: &str = "metadata.";
 
 pub(super) async fn list(
     State(app): State<App>,
-    Extension(team): Extension<Team>,
+    Extension(team): Extension<Arc<Team>>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let query = Query::parse(query.as_deref(), &["status", "run", METADATA, "since", "limit", "after"])?;
+    let query = Query::parse(query.as_deref(), &["status", "run", METADATA, "since", "limit", "after", "team"])?;
     let filter = filter(&query)?;
+    let of = whose(&team, query.text("team"))?;
     let limit = query.number("limit", 1..=100)?.unwrap_or(20);
     let after = match query.text("after") {
         None => None,
@@ -35,13 +43,23 @@ pub(super) async fn list(
         },
     };
     let limit = usize::try_from(limit).expect("at most a hundred");
-    let listed = app.gateway.store.list(&team.0, &filter, after, limit).await?;
+    let listed = app.gateway.store.list(of, &filter, after, limit).await?;
     let data: Vec<String> = listed.batches.iter().map(|(id, progress)| object::bare(*id, progress)).collect();
     let last = listed.last.map_or_else(|| "null".to_owned(), |id| format!("\"{id}\""));
     let text = format!("{{\"data\":[{}],\"has_more\":{},\"last_id\":{last}}}", data.join(","), listed.has_more);
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
+}
+
+/// The team whose batches are listed: one's own, or the one an admin names.
+fn whose<'a>(team: &'a Team, asked: Option<&'a str>) -> Result<&'a str, ApiError> {
+    match asked {
+        None => Ok(&team.name),
+        Some(name) if !Team::is_name(name) => Err(ApiError::invalid("`team` must be the name of a team")),
+        Some(name) if name == team.name || team.is_admin() => Ok(name),
+        Some(_) => Err(ApiError::new(Code::Forbidden, "only an admin may list the batches of another team")),
+    }
 }
 
 fn filter(query: &Query) -> Result<Filter, ApiError> {

@@ -9,6 +9,7 @@ mod docs;
 mod encode;
 mod error;
 mod forecast;
+mod keys;
 mod listing;
 mod object;
 mod ops;
@@ -63,6 +64,10 @@ struct RequestId(String);
 
 /// All routes, in the order of `openapi.yaml`.
 pub fn router(app: App) -> Router {
+    let admins = Router::new()
+        .route("/keys", get(keys::keys))
+        .route("/metrics", get(ops::metrics))
+        .route_layer(middleware::from_fn(auth::require_admin));
     let teams = Router::new()
         .route("/batches", post(batches::submit).get(listing::list))
         .route("/batches/{id}", get(batches::show).delete(batches::delete))
@@ -70,7 +75,7 @@ pub fn router(app: App) -> Router {
         .route("/batches/{id}/results", get(results::results))
         .route("/batches/{id}/cancel", post(batches::cancel))
         .route("/batches/{id}/retry", post(retry::retry))
-        .route("/metrics", get(ops::metrics))
+        .merge(admins)
         .route_layer(middleware::from_fn_with_state(app.clone(), only_reads_of_a_copy))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::require_team));
     Router::new()

@@ -2,13 +2,13 @@
 
 use super::{
     App,
-    auth::Team,
     batches::{BatchPath, find},
     error::{ApiError, Code},
     object,
     query::Query,
 };
 use crate::{
+    domain::team::Team,
     lifecycle::Tasks,
     pipeline::read::{Reader, Unknown},
 };
@@ -27,7 +27,7 @@ const PAGE: u64 = 1_000;
 
 pub(super) async fn results(
     State(app): State<App>,
-    Extension(team): Extension<Team>,
+    Extension(team): Extension<Arc<Team>>,
     BatchPath(id): BatchPath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,

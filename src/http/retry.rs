@@ -2,16 +2,15 @@
 
 use super::{
     App,
-    auth::Team,
     batches::{
-        BatchPath, Taken, abandon, draining, find, first_answer, free_key, idempotency_key, replay, take_key, turn,
+        BatchPath, Taken, abandon, draining, find_own, first_answer, free_key, idempotency_key, replay, take_key, turn,
     },
     error::{ApiError, Code},
     object,
     query::Query,
 };
 use crate::{
-    domain::{id::BatchId, progress::Progress},
+    domain::{id::BatchId, progress::Progress, team::Team},
     pipeline::retry::Retry,
     store::idempotency::Lock,
 };
@@ -21,10 +20,11 @@ use axum::{
     http::HeaderMap,
     response::Response,
 };
+use std::sync::Arc;
 
 pub(super) async fn retry(
     State(app): State<App>,
-    Extension(team): Extension<Team>,
+    Extension(team): Extension<Arc<Team>>,
     BatchPath(id): BatchPath,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
@@ -44,7 +44,7 @@ async fn accept(app: &App, team: &Team, id: &str, key: Option<String>) -> Result
     let _turn = turn(app).await?;
     // What is remembered of this request beside its key. The first answer comes again even if the old batch is gone.
     let request = format!("retry {id}");
-    let lock = match take_key(app, &team.0, key.as_deref()).await? {
+    let lock = match take_key(app, team, key.as_deref()).await? {
         Taken::Ours(lock) => lock,
         Taken::Answered(first) => return replay(app, &first, &request).await,
     };
@@ -63,8 +63,8 @@ async fn create(
     lock: Option<Lock>,
     request: &str,
 ) -> Result<(BatchId, Progress), ApiError> {
-    let (of, old) = find(app, team, id).await?;
-    let mut retry = Retry::begin(&app.gateway, of, &old, lock).await?;
+    let (of, old) = find_own(app, team, id).await?;
+    let mut retry = Retry::begin(&app.gateway, team, of, &old, lock).await?;
     let filled = tokio::select! {
         filled = retry.fill() => filled.map_err(ApiError::from),
         () = app.tasks.stopped() => Err(draining()),

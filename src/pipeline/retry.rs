@@ -20,6 +20,7 @@ use crate::{
         problem::{Problem, Problems, quote},
         progress::Progress,
         prompt::Prompt,
+        team::Team,
     },
     store::{
         StoreError,
@@ -76,6 +77,7 @@ impl<'g> Retry<'g> {
     /// Opens an upload, if the batch has ended and something is unanswered.
     pub async fn begin(
         gateway: &'g Gateway,
+        team: &Team,
         of: BatchId,
         old: &Progress,
         lock: Option<Lock>,
@@ -87,7 +89,7 @@ impl<'g> Retry<'g> {
         if unanswered == 0 {
             return Err(RetryError::Nothing);
         }
-        let submission = Submission::again(gateway, of, old, lock).await?;
+        let submission = Submission::again(gateway, team, of, old, lock).await?;
         let (in_run, salt, shares) = (old.run.is_some(), old.terms.salt.clone(), old.terms.repeats == Repeats::Share);
         let (seen, latest) = Default::default();
         Ok(Retry { gateway, of, unanswered, submission, in_run, salt, shares, seen, latest, taken: 0, asked: 0 })
@@ -150,7 +152,7 @@ impl<'g> Retry<'g> {
 
     /// The question, and how it travels.
     fn question(&self, lane: Lane, body: Bytes) -> Result<(Question, What), RetryError> {
-        let Some(route) = self.gateway.routes.iter().find(|route| route.account == lane.account) else {
+        let Some(route) = self.submission.routes.iter().find(|route| route.account == lane.account) else {
             return Err(SubmitError::Invalid(Box::new(no_account(&lane.account))).into());
         };
         let corrupt = |why: &dyn std::fmt::Display| StoreError::corrupt("kept prompt", why);
@@ -173,7 +175,9 @@ impl<'g> Retry<'g> {
 fn no_account(account: &str) -> Problems {
     let mut problems = Problems::default();
     let account = quote(account);
-    let message = format!("its prompts belong to account {account}, which is no longer configured: configure it again");
+    let message = format!(
+        "its prompts belong to account {account}, which is no longer configured, or no longer open to your team: change that"
+    );
     problems.push(Problem::new("", None, message));
     problems
 }

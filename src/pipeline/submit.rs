@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock,
     domain::{
-        batch::{FieldText, OnInvalid, Options, Repeats},
+        batch::{CacheMode, FieldText, OnInvalid, Options, Repeats},
         chunk::{Lane, Place},
         id::{BatchId, ChunkId, WireTag},
         key::{CacheKey, Question},
@@ -24,7 +24,9 @@ use crate::{
         problem::{self, Problem, Problems},
         progress::{ChunkCounts, Progress},
         prompt::{Endpoint, Prompt, PromptText},
+        route::Routes,
         run::Run,
+        team::Team,
     },
     store::{
         StoreError,
@@ -77,6 +79,10 @@ pub struct Submission<'g> {
     gateway: &'g Gateway,
     pub batch: BatchId,
     team: String,
+    /// The cache mode of a batch that names none.
+    cache: CacheMode,
+    /// The accounts that may answer its team.
+    pub(super) routes: Routes,
     kind: BodyKind,
     lock: Option<Lock>,
     /// Only a forecast is wanted: pages are counted, not written.
@@ -100,7 +106,7 @@ impl<'g> Submission<'g> {
     /// Opens an upload. `lock` is the Idempotency-Key's, if there is one.
     pub async fn begin(
         gateway: &'g Gateway,
-        team: &str,
+        team: &Team,
         kind: BodyKind,
         lock: Option<Lock>,
     ) -> Result<Submission<'g>, StoreError> {
@@ -111,7 +117,9 @@ impl<'g> Submission<'g> {
         Ok(Submission {
             gateway,
             batch,
-            team: team.to_owned(),
+            team: team.name.clone(),
+            cache: team.cache,
+            routes: team.routes(&gateway.routes),
             kind,
             lock,
             forecasting: false,
@@ -131,11 +139,12 @@ impl<'g> Submission<'g> {
     /// Opens an upload that no body feeds: results of an earlier batch, one by one, through [`Submission::take_again`].
     pub(super) async fn again(
         gateway: &'g Gateway,
+        team: &Team,
         of: BatchId,
         old: &Progress,
         lock: Option<Lock>,
     ) -> Result<Submission<'g>, StoreError> {
-        let mut submission = Submission::begin(gateway, &old.team, BodyKind::Json, lock).await?;
+        let mut submission = Submission::begin(gateway, team, BodyKind::Json, lock).await?;
         let deadline = Duration::from_millis(old.deadline.saturating_sub(old.created_at));
         let run = old.run.as_deref().and_then(Run::parse);
         let options = Options::again(&old.terms, run, old.metadata.clone(), deadline);
@@ -154,7 +163,7 @@ impl<'g> Submission<'g> {
     /// The same for a body of which only a forecast is wanted.
     pub async fn begin_forecast(
         gateway: &'g Gateway,
-        team: &str,
+        team: &Team,
         kind: BodyKind,
     ) -> Result<Submission<'g>, StoreError> {
         Ok(Submission { forecasting: true, ..Submission::begin(gateway, team, kind, None).await? })
@@ -308,7 +317,7 @@ impl<'g> Submission<'g> {
 
     fn resolve_fields(&mut self) {
         if self.resolver.is_none() {
-            let (options, problems) = Options::parse(&self.fields);
+            let (options, problems) = Options::parse(&self.fields, self.cache);
             self.problems.extend(problems);
             let mut resolver = self.resolver(options);
             if self.forecasting {
@@ -328,7 +337,7 @@ impl<'g> Submission<'g> {
 
     async fn take_prompt(&mut self, text: &PromptText) -> Result<(), SubmitError> {
         let resolver = self.resolver.as_mut().expect("fields are resolved before the first prompt");
-        resolver.take(self.gateway, text, &mut self.problems);
+        resolver.take(self.gateway, &self.routes, text, &mut self.problems);
         if !self.problems.is_empty() && !self.forecasting {
             resolver.pages.clear(); // it will be refused: from here on only problems are looked for
             return Ok(());
@@ -585,13 +594,13 @@ impl Resolver {
     }
 
     /// Reads one prompt; its samples are then drawn by [`Resolver::next`].
-    fn take(&mut self, gateway: &Gateway, text: &PromptText, problems: &mut Problems) {
+    fn take(&mut self, gateway: &Gateway, routes: &Routes, text: &PromptText, problems: &mut Problems) {
         self.waiting = None;
         self.results += self.options.samples;
         if self.results > Options::MAX_RESULTS && self.results - self.options.samples <= Options::MAX_RESULTS {
             problems.push(Problem::new(format!("/prompts/{}", text.position), text.line, too_many_results()));
         }
-        match Prompt::parse(text, &self.options, &gateway.routes) {
+        match Prompt::parse(text, &self.options, routes) {
             Ok(prompt) => self.accept(gateway, text, prompt, problems),
             // No problem of its own: only at fault because of a batch field that is a problem already.
             Err(found) => self.reject(text, None, found, problems),

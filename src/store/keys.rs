@@ -90,6 +90,12 @@ impl Keys {
         "{sys}:at_work"
     }
 
+    /// When each team's keys were last used (hash: team and name of the key -> Unix ms). Written by the door at most once a
+    /// minute and key, read by the list of keys; never dies: a field for every key there ever was.
+    pub fn key_uses() -> String {
+        "{sys}:keys".to_owned()
+    }
+
     // A batch.
 
     /// The facts of a batch (hash). Written by accept, then field by field by commit, seal and cancel; dies at retention.

@@ -10,6 +10,7 @@ pub mod gauges;
 pub mod home;
 pub mod idempotency;
 pub mod janitor;
+pub mod key_uses;
 pub mod keys;
 mod link;
 pub mod listing;

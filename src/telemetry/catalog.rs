@@ -49,6 +49,11 @@ pub const METRICS: &[Metric] = &[
     gauge("batchgate_redis_memory_max_bytes", &[], "Redis's maxmemory; 0 is no bound"),
     gauge("batchgate_queue_depth", &["queue"], "Members of a queue, due or not"),
     gauge("batchgate_queue_oldest_seconds", &["queue"], "Since the oldest due member of a queue was due; 0 if none is"),
+    gauge(
+        "batchgate_config_refused",
+        &[],
+        "1 while the teams are those of an older file: the last SIGHUP met mistakes",
+    ),
     // The door.
     counter("batchgate_http_requests_total", &["route", "status"], "Requests answered"),
     histogram("batchgate_http_request_seconds", &["route"], "From a request's head to its answer's head"),

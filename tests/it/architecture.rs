@@ -31,7 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "failpoint",
         ],
     ),
-    ("config", &["pipeline", "provider", "domain", "telemetry", "failpoint"]),
+    ("config", &["pipeline", "provider", "domain", "telemetry", "clock", "failpoint"]),
     ("clock", &[]),
     // Only in builds for tests; its macro is nothing in others.
     ("failpoint", &[]),

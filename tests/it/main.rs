@@ -14,4 +14,5 @@ mod path;
 mod provider_contract;
 mod run_numbers;
 mod support;
+mod teams;
 mod telemetry;

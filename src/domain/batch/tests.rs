@@ -7,14 +7,14 @@ fn fields(body: &str) -> Vec<FieldText> {
 }
 
 fn options(body: &str) -> Options {
-    let (options, problems) = Options::parse(&fields(body));
+    let (options, problems) = Options::parse(&fields(body), CacheMode::Use);
     assert_eq!(problems, [], "{body}");
     options
 }
 
 /// Pointers of the problems.
 fn check(body: &str, expect: &[&str]) {
-    let (_, problems) = Options::parse(&fields(body));
+    let (_, problems) = Options::parse(&fields(body), CacheMode::Use);
     let pointers: Vec<&str> = problems.iter().map(|problem| problem.pointer.as_str()).collect();
     assert_eq!(pointers, expect, "{body}: {problems:?}");
 }
@@ -114,7 +114,7 @@ fn wrong_values_are_problems_with_their_place() {
 #[test]
 fn all_problems_are_told_in_the_order_of_the_body_with_the_remedy() {
     check(r#"{"samples":0,"zzz":1,"model":"m","chunk":"x"}"#, &["/samples", "/zzz", "/chunk"]);
-    let (options, problems) = Options::parse(&fields(r#"{"temperature":1,"model":5}"#));
+    let (options, problems) = Options::parse(&fields(r#"{"temperature":1,"model":5}"#), CacheMode::Use);
     assert!(problems[0].message.contains("`temperature`") && problems[0].message.contains("`params`"), "{problems:?}");
     assert!(options.faulty);
 }
@@ -122,6 +122,14 @@ fn all_problems_are_told_in_the_order_of_the_body_with_the_remedy() {
 #[test]
 fn a_headers_line_goes_with_its_problems() {
     let field = FieldText { name: "chunk".into(), line: Some(3), bytes: Bytes::from_static(b"0") };
-    let (_, problems) = Options::parse(&[field]);
+    let (_, problems) = Options::parse(&[field], CacheMode::Use);
     assert_eq!(problems[0].line, Some(3));
+}
+
+#[test]
+fn who_says_nothing_of_the_cache_gets_the_team_s_mode() {
+    let mode = |body: &str| Options::parse(&fields(body), CacheMode::Bypass).0.cache;
+    assert_eq!(mode("{}"), CacheMode::Bypass);
+    assert_eq!(mode(r#"{"cache":null}"#), CacheMode::Bypass);
+    assert_eq!(mode(r#"{"cache":"use"}"#), CacheMode::Use);
 }

@@ -12,7 +12,7 @@ fn options(body: &str) -> Options {
     let members = json::members(body.as_bytes()).expect("an object");
     let fields: Vec<FieldText> =
         members.into_iter().map(|(name, bytes)| FieldText { name, line: None, bytes }).collect();
-    Options::parse(&fields).0
+    Options::parse(&fields, crate::domain::batch::CacheMode::Use).0
 }
 
 fn read(batch: &str, text: &str) -> Result<Prompt, Vec<Problem>> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 pub(crate) struct Client {
     base: String,
     http: reqwest::Client,
+    key: Option<String>,
 }
 
 /// An answer, read to its end.
@@ -26,11 +27,20 @@ pub(crate) const NDJSON: &str = "application/x-ndjson";
 impl Client {
     pub(crate) fn new(address: &str) -> Client {
         let http = reqwest::Client::builder().timeout(Duration::from_secs(90)).build().expect("a client can be built");
-        Client { base: format!("http://{address}"), http }
+        Client { base: format!("http://{address}"), http, key: None }
+    }
+
+    /// The same gateway, asked with this key.
+    pub(crate) fn with_key(&self, key: &str) -> Client {
+        Client { key: Some(key.to_owned()), ..self.clone() }
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.base))
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
     }
 
     /// Sends and reads to the end; `Err` if there is no whole answer.

@@ -45,7 +45,7 @@ enum Life {
 
 /// None: no such key may be left.
 fn lifetime(key: &str) -> Option<Life> {
-    if key.starts_with("{sys}:batch:") {
+    if key.starts_with("{sys}:batch:") || key == "{sys}:keys" {
         return Some(Life::Kept);
     }
     if key.starts_with("{acct:") {

@@ -1,0 +1,64 @@
+//! SIGHUP: the configuration is read again, and its teams hold from the next request on. A file with mistakes changes nothing.
+
+use crate::{config::Config, domain::route::Routes, http::Auth, lifecycle::Tasks};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What may change while the gateway runs, and where it is told.
+pub(super) struct Reload {
+    pub(super) auth: Arc<Auth>,
+    /// What the gateway was started with: another answer to *who answers which model* needs a restart.
+    pub(super) routes: Routes,
+    pub(super) file: Option<PathBuf>,
+}
+
+impl Reload {
+    /// Listens from here on: before this a SIGHUP ends the process, as it does by default.
+    ///
+    /// # Errors
+    /// The process may not install signal handlers.
+    pub(super) fn start(self, tasks: &Tasks) -> std::io::Result<()> {
+        let hangup = signal(SignalKind::hangup())?;
+        metrics::gauge!("batchgate_config_refused").set(0.0);
+        let stopping = tasks.clone();
+        tasks.spawn(async move { self.listen(hangup, &stopping).await });
+        Ok(())
+    }
+
+    async fn listen(self, mut hangup: Signal, tasks: &Tasks) {
+        loop {
+            tokio::select! {
+                told = hangup.recv() => if told.is_none() { return },
+                () = tasks.stopped() => return,
+            }
+            self.again(self.file.as_deref());
+        }
+    }
+
+    fn again(&self, file: Option<&Path>) {
+        match Config::load(file) {
+            // A file that is just being written looks like this; nobody means it.
+            Ok(config) if config.teams.are_open() && self.auth.asks_for_keys() => {
+                Reload::refuse("it has no keys any more");
+            }
+            Ok(config) => {
+                let (teams, routes) = (config.teams.0.len(), config.routes());
+                self.auth.replace(config.teams);
+                metrics::gauge!("batchgate_config_refused").set(0.0);
+                tracing::info!(teams, "configuration read again: its teams hold from now on");
+                if routes != self.routes {
+                    tracing::warn!("the file's providers have changed, too: they hold after a restart");
+                }
+            }
+            Err(mistakes) => Reload::refuse(&mistakes.join("; ")),
+        }
+    }
+
+    fn refuse(why: &str) {
+        metrics::gauge!("batchgate_config_refused").set(1.0);
+        tracing::error!(why, "configuration refused: the teams stay as they were");
+    }
+}
