@@ -4,7 +4,7 @@
 
 use batchgate::{
     domain::{
-        batch::{FieldText, Options},
+        batch::{CacheMode, FieldText, Options},
         canonical,
         id::{BatchId, ChunkId},
         json,
@@ -54,7 +54,7 @@ fn body(data: &[u8], splitter: fn() -> Splitter) {
         Frame::Field(field) => Some(field.clone()),
         Frame::Prompt(_) => None,
     });
-    let (options, _) = Options::parse(&fields.collect::<Vec<FieldText>>());
+    let (options, _) = Options::parse(&fields.collect::<Vec<FieldText>>(), CacheMode::Use);
     for frame in whole.0.iter().take(50) {
         if let Frame::Prompt(text) = frame {
             read_prompt(text, &options);

@@ -385,6 +385,7 @@ fn provenance(batch: &Listed, owner: Option<&Owner>, at: Millis) -> Provenance {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::chunk::Search;
 
     const HOUR: Millis = 60 * 60 * 1_000;
 
@@ -441,7 +442,7 @@ mod tests {
         };
         let in_hand = [
             ChunkState::Submitting { newest_before: None },
-            ChunkState::InDoubt { newest_before: None, looks: 1 },
+            ChunkState::InDoubt(Search::default()),
             running("b1"),
             harvested("b1"),
         ];

@@ -29,10 +29,10 @@ pub(super) async fn page(
     read: impl Fn(&[u8]) -> Option<Sheet>,
 ) -> Result<Listing, CallError> {
     let what = format!("list batches of {}", http.account);
-    let Some(key) = http.keys().nth(from.key) else {
+    let Some(key) = http.keys().get(from.key) else {
         return Ok(Listing { batches: Vec::new(), next: None }); // there were more keys when the walk began
     };
-    let more_keys = http.keys().nth(from.key + 1).is_some();
+    let more_keys = http.keys().len() > from.key + 1;
     let reply = match http.call_with(key, &what, Method::GET, &path(from.after.as_deref())).await {
         Ok(reply) => reply,
         // A key that is refused hides nothing from the others.

@@ -2,14 +2,17 @@
 
 use super::{Store, StoreError, chunks::Lease, keys::Keys, script};
 use crate::{
-    clock,
+    clock::{self, Sure},
     domain::{
         home::{self, Home, Restored},
         id::{BatchId, ChunkId, Token},
     },
 };
 use redis::{ConnectionAddr, ConnectionInfo};
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 /// How long it is remembered that a gateway works here.
 const AT_WORK: Duration = Duration::from_secs(10);
@@ -95,7 +98,8 @@ impl Store {
         let mut set = redis::cmd("SET");
         set.arg(self.keys.fence(chunk)).arg(token.as_str());
         set.query_async::<()>(&mut self.lease.clone()).await?;
-        Ok(Lease { chunk, token })
+        // Nothing is sent under it.
+        Ok(Lease { chunk, token, sure: Sure::since(Instant::now(), Duration::ZERO) })
     }
 }
 

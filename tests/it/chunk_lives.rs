@@ -8,7 +8,7 @@ use batchgate::{
     domain::{
         account::{Reason, Waits},
         batch::CacheMode,
-        chunk::{ChunkState, Item, Lane, Place},
+        chunk::{ChunkState, Search, Item, Lane, Place},
         id::{BatchId, ChunkId, Token, WireTag},
         key::CacheKey,
         progress::{ChunkCounts, Counts, Progress},
@@ -86,7 +86,7 @@ fn arrows() -> [(&'static [&'static str], ChunkState, bool); 8] {
     let remote = || "batch_1".to_owned();
     [
         (&["planned"], ChunkState::Submitting { newest_before: None }, true),
-        (&["submitting"], ChunkState::InDoubt { newest_before: None, looks: 0 }, false),
+        (&["submitting"], ChunkState::InDoubt(Search::default()), false),
         (&["submitting", "in_doubt"], ChunkState::Running { remote: remote(), adopted: None }, false),
         (&["submitting", "in_doubt", "running"], ChunkState::Planned, false),
         (&["running"], ChunkState::Running { remote: remote(), adopted: None }, false),
@@ -264,7 +264,7 @@ impl Story<'_> {
     async fn step(&mut self, worker: usize, arrow: usize, delay: Option<u64>, waits: bool) {
         let Some((lease, n, own)) = self.held(worker) else { return };
         let (from, to, asking) = &arrows()[arrow];
-        let why = Waits { reason: Reason::RateLimited, detail: "later".into(), group: Some("g".into()) };
+        let why = Waits { reason: Some(Reason::RateLimited), detail: "later".into(), group: Some("g".into()) };
         let release = delay.map_or(Release::Hold, |seconds| Release::After(seconds * 1_000));
         let waits = waits && delay.is_some();
         let step = Step { from, to, fields: Vec::new(), release, asking: *asking, waits: waits.then_some(&why) };
@@ -321,6 +321,7 @@ impl Story<'_> {
             fragments: &fragments,
             follow_ups: &follow_ups,
             given_back: &[],
+            harvested: None,
             delta: Delta { failed, ..Delta::default() },
         };
         let committed = self.store.commit(&settled, Duration::from_secs(60)).await.expect("redis answers");

@@ -113,6 +113,7 @@ impl Scene {
             fragments: &hand.fragments,
             follow_ups: &[],
             given_back: &[],
+            harvested: None,
             delta: Delta { usage: Usage::default(), ..delta },
         };
         self.store.commit(&settled, TTL).await
