@@ -16,10 +16,6 @@ use serde::{Deserialize, Serialize};
 pub struct Creates {
     #[serde(skip_serializing_if = "Option::is_none")]
     turn: Option<Turn>,
-    /// The account's newest batch before the last create, as the adapter wrote it down. Older than any create that comes
-    /// after it; so what a Redis lost that came back with this was created later.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    newest: Option<String>,
 }
 
 /// A chunk's turn.
@@ -90,15 +86,6 @@ impl Creates {
             self.turn = None;
         }
         ours
-    }
-
-    /// To be told before every intent, with what was listed before it.
-    pub fn note_newest(&mut self, newest: &str) {
-        self.newest = Some(newest.to_owned());
-    }
-
-    pub fn newest(&self) -> Option<&str> {
-        self.newest.as_deref()
     }
 }
 

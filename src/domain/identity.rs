@@ -44,8 +44,12 @@ impl Identity {
 
     /// What one key is that was heard as `other`. Who says nothing of an organisation contradicts none.
     pub fn beside(&self, other: &Identity) -> Kin {
-        let named = self.organisation.as_ref().zip(other.organisation.as_ref());
-        match (self.base == other.base, named.map(|(one, other)| one == other)) {
+        // One reply may name the organisation alone, where another names the workspace, too.
+        let agree = |(one, other): (&String, &String)| {
+            let within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
+            one == other || within(one, other) || within(other, one)
+        };
+        match (self.base == other.base, self.organisation.as_ref().zip(other.organisation.as_ref()).map(agree)) {
             (true, None | Some(true)) => Kin::Same,
             (false, Some(true)) => Kin::Moved,
             (true, Some(false)) | (false, None | Some(false)) => Kin::Another,
@@ -67,6 +71,8 @@ mod tests {
         for (base, organisation, kin) in [
             ("https://a/v1", Some("org-1"), Kin::Same),
             ("https://a/v1", None, Kin::Same),
+            ("https://a/v1", Some("org-1/workspace-1"), Kin::Same),
+            ("https://a/v1", Some("org-11"), Kin::Another),
             ("https://a/v1", Some("org-2"), Kin::Another),
             ("https://b/v1", Some("org-1"), Kin::Moved),
             ("https://b/v1", Some("org-2"), Kin::Another),

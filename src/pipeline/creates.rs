@@ -6,9 +6,10 @@
 //! | written so far | what follows |
 //! |---|---|
 //! | turn | the chunk is planned: its next dispatch has the turn already, or another takes it at the second look |
-//! | turn, newest | the same |
-//! | turn, newest, intent | the chunk is in doubt, and keeps the turn while it is looked for |
+//! | turn, intent | the chunk is in doubt, and keeps the turn while it is looked for |
 //! | the same and the provider's id, or *planned* again, or *settled* | the turn of a chunk that is idle: taken at the second look |
+//!
+//! Whoever gives the turn back wakes the next of its namespace; others look every `BATCHGATE_POLL_MAX`.
 //!
 //! What it costs: creates of one such account follow each other, whatever the namespace or gateway. One takes seconds; one
 //! that the provider leaves unanswered takes `BATCHGATE_CREATE_TIMEOUT` (10 min), and then a doubt: a minute or two more.
@@ -21,7 +22,7 @@ use crate::{
         chunk::{ChunkState, Search},
         creates::{Creates, Turn},
     },
-    provider::BatchProvider,
+    provider::{BatchProvider, RemoteId},
     store::{
         StoreError,
         chunks::{Release, Step},
@@ -89,10 +90,13 @@ pub async fn still_ours(held: &Held<'_>) -> Result<bool, StoreError> {
     Ok(held.gateway.store.creates(&held.chunk.lane.account).await?.is(&turn(held)))
 }
 
-/// To be told before the intent what was listed just before.
-pub async fn note_newest(held: &Held<'_>, newest: &str) -> Result<(), StoreError> {
-    let change = |creates: &mut Creates, _| creates.note_newest(newest);
-    held.gateway.store.change_creates(&held.chunk.lane.account, change).await
+/// Notes whose a provider's batch is before the turn is given back: it is nobody else's candidate.
+pub async fn know(held: &Held<'_>, provider: &dyn BatchProvider, remote: &RemoteId) -> Result<(), StoreError> {
+    let (store, chunk) = (&held.gateway.store, held.chunk);
+    if !provider.labels() {
+        store.tell_whose(&chunk.lane.account, &remote.0, chunk.id).await?;
+    }
+    store.know_remote(&remote.0, chunk.id).await
 }
 
 /// Gives the turn back, if it is this dispatch's. Best effort: a turn that is kept is taken over from an idle chunk.

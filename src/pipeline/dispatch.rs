@@ -213,9 +213,6 @@ async fn create(
         Ok(newest) => newest.map(|newest| serde_json::to_string(&newest).expect("strings serialize")),
         Err(error) => return Ok((not_created(held, passage, &error, &ChunkState::Planned).await?, Fate::Known)),
     };
-    if let Some(newest) = &newest_before {
-        creates::note_newest(held, newest).await?;
-    }
     let submitting = ChunkState::Submitting { newest_before: newest_before.clone() };
     let mut fields = doubt::attempt(held, provider);
     fields.push(("beside", beside.to_string()));
@@ -236,7 +233,7 @@ async fn create(
     match provider.create(&parcel, input).await {
         Ok(created) => {
             fail_point!("created");
-            Ok((created_at_last(held, passage, &created).await?, Fate::Known))
+            Ok((created_at_last(held, provider, passage, &created).await?, Fate::Known))
         }
         Err(CreateError::NotCreated(error)) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "not_created").increment(1);
@@ -252,10 +249,15 @@ async fn create(
 }
 
 /// The provider's id first: until it is written, a crash here is a doubt.
-async fn created_at_last(held: &Held<'_>, passage: Passage, created: &Created) -> Result<After, StoreError> {
+async fn created_at_last(
+    held: &Held<'_>,
+    provider: &dyn BatchProvider,
+    passage: Passage,
+    created: &Created,
+) -> Result<After, StoreError> {
     metrics::counter!("batchgate_submits_total", "outcome" => "created").increment(1);
     tracing::info!(chunk = %held.chunk.id, remote = %created.remote.0, prompts = held.chunk.prompts, "chunk submitted");
-    held.gateway.store.know_remote(&created.remote.0, held.chunk.id).await.unwrap_or_else(|error| {
+    creates::know(held, provider, &created.remote).await.unwrap_or_else(|error| {
         tracing::warn!(chunk = %held.chunk.id, %error, "note the provider's batch id");
     });
     let fields = vec![doubt::identity(&created.identity)];

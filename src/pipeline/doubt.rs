@@ -8,10 +8,10 @@
 //!
 //! A Redis that comes back without its last writes may call a chunk planned that was sent. So one that was written at
 //! another start of Redis ([`crate::store::Store::server`]) is looked for, once, before it is created: for the attempt after the
-//! last one known and all that may have followed it. Where batches bear no label, what was lost is newer than
-//! [`crate::domain::creates::Creates::newest`]: that was listed, and written, before the last intent that Redis still knows,
-//! and every intent it lost was written later, each before its create. There may be several of the same size, of several
-//! chunks, so even a single one is taken by its tag alone.
+//! last one known and all that may have followed it. Where batches bear no label, every batch of its size counts that nobody
+//! is known to own and that is not older than the chunk's own batch, less an hour for clocks that differ. (Not: newer than
+//! the newest that was listed before some create. Whatever Redis kept of that, the next create writes over it before all
+//! have looked.) There may be several of the same size, of several chunks, so even a single one is taken by its tag alone.
 
 use super::{
     account::{self, Move, Passage},
@@ -68,13 +68,8 @@ pub async fn begin(held: &Held<'_>, newest_before: Option<String>) -> Result<Aft
 
 /// The chunk is planned, as a Redis says that has been restarted since it was written.
 pub async fn after_restart(held: &Held<'_>, provider: &dyn BatchProvider) -> Result<After, StoreError> {
-    let newest_before = if provider.labels() {
-        None
-    } else {
-        held.gateway.store.creates(&held.chunk.lane.account).await?.newest().map(str::to_owned)
-    };
     tracing::info!(chunk = %held.chunk.id, "redis was restarted: the chunk is looked for before it is sent");
-    let state = ChunkState::InDoubt(Search { newest_before, by_tag: true, ..Search::default() });
+    let state = ChunkState::InDoubt(Search { by_tag: true, ..Search::default() });
     held.step(&["planned"], &state, attempt(held, provider), Release::Hold).await
 }
 
@@ -167,8 +162,8 @@ async fn possible(held: &Held<'_>, found: Vec<Candidate>) -> Result<Vec<Candidat
     for candidate in found.into_iter().rev() {
         if candidate.evidence == Evidence::Size {
             let tried = held.chunk.tried.contains(&candidate.remote.0);
-            let owner = held.gateway.store.remote_owner(&candidate.remote.0).await?;
-            if tried || owner.is_some_and(|owner| owner != held.chunk.id) {
+            let (store, account, id) = (&held.gateway.store, &held.chunk.lane.account, held.chunk.id);
+            if tried || store.is_anothers(account, &candidate.remote.0, id).await? {
                 continue;
             }
         }
@@ -190,13 +185,13 @@ async fn decide(
                 return held.later(&error).await;
             }
         }
-        return found(held, &kept.remote, None).await;
+        return found(held, provider, &kept.remote, None).await;
     }
     match &candidates[..] {
         [] => not_found(held, search, server).await,
         [only] if !search.by_tag => {
             let adopted = Adopted { newest_before: search.newest_before.clone() };
-            found(held, &only.remote, Some(adopted)).await
+            found(held, provider, &only.remote, Some(adopted)).await
         }
         several => {
             let candidates: Vec<String> = several.iter().map(|one| one.remote.0.clone()).collect();
@@ -223,12 +218,17 @@ async fn cancel_double(held: &Held<'_>, provider: &dyn BatchProvider, remote: &R
 }
 
 /// `adopted`: by its size alone.
-async fn found(held: &Held<'_>, remote: &RemoteId, adopted: Option<Adopted>) -> Result<After, StoreError> {
+async fn found(
+    held: &Held<'_>,
+    provider: &dyn BatchProvider,
+    remote: &RemoteId,
+    adopted: Option<Adopted>,
+) -> Result<After, StoreError> {
     fail_point!("found");
     tracing::info!(chunk = %held.chunk.id, remote = %remote.0, certain = adopted.is_none(), "doubt settled: found");
     metrics::counter!("batchgate_doubts_total", "outcome" => "found").increment(1);
     if adopted.is_none() {
-        held.gateway.store.know_remote(&remote.0, held.chunk.id).await?;
+        creates::know(held, provider, remote).await?;
     }
     let after = running(held, &["in_doubt"], remote, adopted, Vec::new()).await?;
     creates::release(held).await;
@@ -275,7 +275,7 @@ async fn read_tags(
     passage.answered(held).await?;
     if let Some((kept, doubles)) = ours.split_first() {
         metrics::counter!("batchgate_duplicates_total", "outcome" => "ended").increment(doubles.len() as u64);
-        return found(held, &RemoteId((*kept).clone()), None).await;
+        return found(held, provider, &RemoteId((*kept).clone()), None).await;
     }
     let wait = if left.is_empty() { 0 } else { clock::millis(held.poll_wait()) };
     let state = ChunkState::InDoubt(Search { candidates: left, looks: 0, ..search.clone() });

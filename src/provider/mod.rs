@@ -265,6 +265,16 @@ pub struct Doubt {
     pub newest_before: Option<Newest>,
 }
 
+/// What the provider's clock and ours may differ.
+const CLOCKS_DIFFER_SECONDS: u64 = 60 * 60;
+
+impl Doubt {
+    /// True of a batch that the provider made before it can have been asked to, in Unix seconds.
+    fn is_older(&self, created_at: u64) -> bool {
+        self.not_before.is_some_and(|at| created_at < (at / 1_000).saturating_sub(CLOCKS_DIFFER_SECONDS))
+    }
+}
+
 /// A batch that was there before. The time, by the provider's clock, still tells older from newer when the batch itself
 /// has been deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

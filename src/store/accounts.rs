@@ -62,6 +62,21 @@ impl Store {
         self.change(&Keys::creates(account), CREATES_KEPT, change).await
     }
 
+    /// Tells everybody at the account whose a provider's batch is: of all namespaces.
+    pub async fn tell_whose(&self, account: &str, remote: &str, chunk: ChunkId) -> Result<(), StoreError> {
+        let mut set = redis::cmd("SET");
+        set.arg(Keys::whose(account, remote)).arg(self.reservation(chunk));
+        set.arg("PX").arg(crate::clock::millis(CREATES_KEPT));
+        Ok(set.query_async(&mut self.main.clone()).await?)
+    }
+
+    /// True if a provider's batch is known to be another chunk's, of whatever namespace.
+    pub async fn is_anothers(&self, account: &str, remote: &str, chunk: ChunkId) -> Result<bool, StoreError> {
+        let mut ask = redis::cmd("GET");
+        let told: Option<String> = ask.arg(Keys::whose(account, remote)).query_async(&mut self.main.clone()).await?;
+        Ok(told.is_some_and(|owner| owner != self.reservation(chunk)))
+    }
+
     /// The state's word of a chunk that is named as [`Store::reservation`] names it, of whatever namespace.
     pub async fn state_of(&self, name: &str) -> Result<Option<String>, StoreError> {
         let Some((namespace, chunk)) = name.split_once("}:") else { return Ok(None) };
@@ -170,8 +185,7 @@ mod tests {
         assert_eq!(unpack::<Gate>(text, "gate").expect("readable"), gate);
         let mut creates = Creates::default();
         creates.take(&crate::domain::creates::Turn::new("{default}:x", "t")).expect("free");
-        creates.note_newest("n");
-        let text = r#"1{"turn":{"chunk":"{default}:x","dispatch":"t"},"newest":"n"}"#;
+        let text = r#"1{"turn":{"chunk":"{default}:x","dispatch":"t"}}"#;
         assert_eq!((pack(&creates), unpack::<Creates>(text, "creates").expect("readable")), (text.to_owned(), creates));
         let mut budget = Budget::default();
         budget.reserve("{default}:x", 7);

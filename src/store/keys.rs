@@ -64,8 +64,7 @@ impl Keys {
         format!("{{acct:{account}}}:tokens:{model}")
     }
 
-    /// Whose turn it is to create where batches bear no label, and the newest batch before the last create. Written by
-    /// submits and doubts; dies once idle for a month.
+    /// Whose turn it is to create where batches bear no label. Written by submits and doubts; dies once idle for a month.
     pub fn creates(account: &str) -> String {
         format!("{{acct:{account}}}:creates")
     }
@@ -94,6 +93,12 @@ impl Keys {
     /// minute and key, read by the list of keys; never dies: a field for every key there ever was.
     pub fn key_uses() -> String {
         "{sys}:keys".to_owned()
+    }
+
+    /// Which chunk, of whatever namespace, an unlabelled batch belongs to, by its create's own answer or by its tag. Read by
+    /// doubts; dies after 31 days, with the provider's results.
+    pub fn whose(account: &str, remote: &str) -> String {
+        format!("{{acct:{account}}}:r:{remote}")
     }
 
     // A batch.

@@ -108,13 +108,15 @@ impl Batch {
         Newest { remote: self.remote, created_at: self.created_at }
     }
 
-    /// Whether this is, or is older than, the newest batch that was there before the create.
+    /// Whether this is, or is older than, the newest batch that was there before the create; where that is not known,
+    /// whether it is too old.
     pub(super) fn was_before(&self, doubt: &Doubt) -> bool {
         let time = |text: &Option<String>| text.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
-        doubt.newest_before.as_ref().is_some_and(|newest| {
-            let times = time(&self.created_at).zip(time(&newest.created_at));
-            self.remote == newest.remote || times.is_some_and(|(this, newest)| this < newest)
-        })
+        let made = time(&self.created_at);
+        let Some(newest) = &doubt.newest_before else {
+            return made.is_some_and(|made| u64::try_from(made.as_second()).is_ok_and(|made| doubt.is_older(made)));
+        };
+        self.remote == newest.remote || made.zip(time(&newest.created_at)).is_some_and(|(this, newest)| this < newest)
     }
 
     pub(super) fn may_be(&self, doubt: &Doubt) -> Option<Candidate> {

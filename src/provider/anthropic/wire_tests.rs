@@ -80,6 +80,13 @@ fn candidates_are_newer_and_of_our_size() {
     assert!(!running.was_before(&doubt("x", "2026-11-30T10:00:00.100434Z")));
     assert!(running.was_before(&doubt("x", "2026-11-30T10:00:00.100436Z")), "older than one that is gone");
     assert!(running.was_before(&doubt("msgbatch_013Zva2CMHLNnXjNJJKqJ2EF", "")));
+    let unknown = |not_before: &str| Doubt {
+        newest_before: None,
+        not_before: not_before.parse::<Timestamp>().ok().and_then(|at| u64::try_from(at.as_millisecond()).ok()),
+        ..doubt("", "")
+    };
+    assert!(!running.was_before(&unknown("2026-11-30T11:00:00Z")), "clocks may differ by an hour");
+    assert!(running.was_before(&unknown("2026-11-30T11:00:01Z")));
     assert_eq!(batch(fixture!("anthropic_batch_ended")).total, 100);
 }
 

@@ -45,8 +45,6 @@ pub(super) const DIALECT: Dialect = Dialect {
 const MAX_PAGES: usize = 10;
 /// Batches so much older than the newest, by the provider's clock, cannot be what a create has just left.
 const LOOK_BACK_SECONDS: u64 = 3 * 24 * 60 * 60;
-/// What the provider's clock and ours may differ.
-const CLOCKS_DIFFER_SECONDS: u64 = 60 * 60;
 
 #[derive(Clone)]
 pub struct OpenAi {
@@ -81,8 +79,7 @@ impl OpenAi {
                 page.ours.into_iter().filter(|one| fresh > 0 && !found_already(&found, one)).collect::<Vec<_>>(),
             );
             let too_old = |oldest: u64| {
-                let since = doubt.not_before.map_or(0, |at| (at / 1_000).saturating_sub(CLOCKS_DIFFER_SECONDS));
-                oldest < since || newest.is_some_and(|newest| newest.saturating_sub(oldest) > LOOK_BACK_SECONDS)
+                doubt.is_older(oldest) || newest.is_some_and(|newest| newest.saturating_sub(oldest) > LOOK_BACK_SECONDS)
             };
             let old = page.oldest.is_some_and(too_old);
             match page.ids.last() {

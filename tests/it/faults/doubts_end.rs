@@ -23,7 +23,10 @@ fn batch() -> Batch {
 }
 
 async fn doubtful(world: &World, batch: &Batch, how: Value, list_works: bool) -> String {
-    world.sim.fault(json!({"match": {"route": "batches.create"}, "fault": how, "times": 2})).await;
+    for provider in ["anthropic", "openai"] {
+        let rule = json!({"match": {"route": "batches.create", "provider": provider}, "fault": how, "times": 1});
+        world.sim.fault(rule).await;
+    }
     if !list_works {
         let lists = json!([
             {"match": {"route": "batches.list", "provider": "openai"}, "fault": {"status": 500}, "times": 0},
@@ -46,7 +49,7 @@ async fn in_doubt(world: &World, id: &str, prompts: u64) {
 async fn cancelled_while_its_create_is_lost(kind: Kind) {
     let world = World::new(kind).await;
     world.sim.take(1_000.0).await;
-    let id = doubtful(&world, &batch(), json!({"delay_after": 0.7, "reset": "after"}), true).await;
+    let id = doubtful(&world, &batch(), json!({"delay_after": 4, "reset": "after"}), true).await;
     until("the creates to be on their way", async || {
         let object = world.client().batch(&id).await;
         let calls = world.sim.calls("batches.create").await;
