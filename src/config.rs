@@ -4,14 +4,17 @@
 mod value;
 
 use crate::{
-    domain::route::{DEFAULT_ANTHROPIC_MODELS, DEFAULT_OPENAI_MODELS, Glob, ProviderKind, Route, Routes, who},
+    domain::{
+        room::CacheMax,
+        route::{DEFAULT_ANTHROPIC_MODELS, DEFAULT_OPENAI_MODELS, Glob, ProviderKind, Route, Routes, who},
+    },
     pipeline::Settings,
     provider::secret::Secret,
     telemetry::LogFormat,
 };
 use serde::Deserialize;
 use std::{collections::BTreeMap, net::SocketAddr, path::Path, str::FromStr, time::Duration};
-use value::{duration, key_hash, size};
+use value::{cache_max, duration, key_hash, size};
 
 /// Which parts of the gateway run in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -171,6 +174,7 @@ impl Reader<'_> {
             poll_max,
             lease,
             cache_ttl: self.lasting("BATCHGATE_CACHE_TTL", seconds(30 * 86_400)),
+            cache_max: self.read("BATCHGATE_CACHE_MAX", cache_max, CacheMax::Percent(60)),
             retention: self.lasting("BATCHGATE_RETENTION", seconds(30 * 86_400)),
         };
         let log_format = self.read("BATCHGATE_LOG_FORMAT", log_format, LogFormat::Text);

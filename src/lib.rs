@@ -23,6 +23,9 @@
 //! [`pipeline::read`] reads. What ended without an answer is kept by the sealer, and [`pipeline::retry`] makes a new batch
 //! of it.
 //!
+//! A batch is promised room for its answers when it is accepted ([`pipeline::room`]): the promise shrinks in the commits
+//! that use it. Where Redis refuses or does not answer, what is paid for is held on to ([`pipeline::patience`]).
+//!
 //! Where a server has no batches, [`pipeline::online`] asks a chunk's prompts one by one in their place, and notes what is
 //! said as it comes ([`store::said`]).
 //!

@@ -103,6 +103,7 @@ async fn serve(config: &Config, role: Role, redis_url: &str, listeners: Listener
         max_body: config.max_body,
         has_worker: role != Role::Api,
     };
+    worker::care(&gateway, &tasks, &beats);
     let (term, again) = (lifecycle::signal()?, lifecycle::signal()?);
     if role != Role::Api {
         account::probe_at_start(&gateway).await?;

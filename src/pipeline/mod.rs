@@ -19,12 +19,13 @@ pub mod plan;
 pub mod poison;
 pub mod read;
 pub mod retry;
+pub mod room;
 pub mod seal;
 pub mod submit;
 
 use crate::{
     clock::Millis,
-    domain::{limits::BatchLimits, outcome::Ending, prompt::Endpoint, route::Routes},
+    domain::{limits::BatchLimits, outcome::Ending, prompt::Endpoint, room::CacheMax, route::Routes},
     provider::{BatchProvider, online::Online},
     store::{Store, StoreError, chunks::Chunk},
 };
@@ -72,6 +73,7 @@ pub struct Settings {
     pub poll_max: Duration,
     pub lease: Duration,
     pub cache_ttl: Duration,
+    pub cache_max: CacheMax,
     pub retention: Duration,
 }
 

@@ -28,6 +28,8 @@ pub struct NewChunk {
     pub wire_bytes: u64,
     pub deadline: Millis,
     pub team: String,
+    /// Bytes in Redis its answers are taken to need; its batch's promise is the sum of these.
+    pub reserved: u64,
 }
 
 /// A chunk as it is now, without its items.
@@ -42,6 +44,8 @@ pub struct Chunk {
     pub wire_bytes: u64,
     pub deadline: Millis,
     pub team: String,
+    /// Bytes in Redis promised to its answers; 0 once it is settled.
+    pub reserved: u64,
     pub state: ChunkState,
     /// Creates begun so far.
     pub attempt: u32,
@@ -137,6 +141,7 @@ impl NewChunk {
             ("wire_bytes", self.wire_bytes.to_string()),
             ("deadline", self.deadline.to_string()),
             ("team", self.team.clone()),
+            ("reserved", self.reserved.to_string()),
         ];
         pipe.hset_multiple(store.keys.chunk(self.id), &fields).ignore();
         if let Some(moment) = self.fresh_since {
@@ -308,6 +313,7 @@ fn read_chunk(id: ChunkId, fields: &Fields) -> Result<Chunk, StoreError> {
         wire_bytes: fields.parsed("wire_bytes", |text| text.parse().ok())?,
         deadline: fields.parsed("deadline", |text| text.parse().ok())?,
         team: fields.text("team")?.to_owned(),
+        reserved: fields.number("reserved").unwrap_or(0),
         state: read_state(fields)?,
         attempt: fields.number("attempt").unwrap_or(0),
         fails: fields.number("fails").unwrap_or(0),

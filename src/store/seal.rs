@@ -61,7 +61,7 @@ impl Store {
         let mut call = script!("seal").prepare_invoke();
         let keys = &self.keys;
         call.key(keys.batch(claim.batch)).key(keys.sealed_pages(claim.batch)).key(keys.seal());
-        call.key(keys.open_batches()).key(keys.chores()).key(keys.unanswered_pages(claim.batch));
+        call.key(keys.open_batches()).key(keys.chores()).key(keys.unanswered_pages(claim.batch)).key(keys.reserved());
         let WrittenPage { results, unanswered } = page;
         for frame in 0..results.frames {
             call.key(keys.sealed(claim.batch, claim.page, &results.name, frame));

@@ -7,23 +7,26 @@
 
 mod guard;
 mod step;
+mod trouble;
 
 use crate::{
     domain::id::Token,
     lifecycle::{Heartbeats, Tasks},
-    pipeline::{Gateway, online::desk::Seat, poison, seal},
+    pipeline::{Gateway, online::desk::Seat, poison, room, seal},
     store::{StoreError, queue::Claim},
 };
 use guard::Guard;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, Semaphore};
+use trouble::Trouble;
 
 /// Longest sleep of a loop that found nothing to do.
 const IDLE: Duration = Duration::from_millis(500);
 /// Shortest: right after there was something.
 const BUSY: Duration = Duration::from_millis(20);
-/// Wait after Redis failed.
-const AWAY: Duration = Duration::from_secs(1);
+/// Between two looks at whether Redis may be trusted, and a claim's wait while it may not.
+const CARE: Duration = Duration::from_secs(5);
+const UNFIT: Duration = Duration::from_secs(1);
 
 /// Starts the worker's loops; they end when the tasks are told to stop.
 pub fn start(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats, workers: usize) {
@@ -36,10 +39,38 @@ pub fn start(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats, workers:
     tasks.spawn_loop("sweep", async move { sweep_loop(&main, &sweep_tasks, &sweep_beats).await });
 }
 
+/// Looks after Redis, in every process: its policy and durability, and the room the cache takes. Ends with the tasks.
+pub fn care(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+    let (gateway, own, beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+    tasks.spawn_loop("care", async move { care_loop(&gateway, &own, &beats).await });
+}
+
+async fn care_loop(gateway: &Gateway, tasks: &Tasks, beats: &Heartbeats) {
+    let mut trouble = Trouble::of("care");
+    while !tasks.stopping() {
+        beats.tick("care");
+        let round = async {
+            gateway.store.check().await?;
+            room::trim_cache(gateway).await
+        };
+        match round.await {
+            Ok(()) => {
+                trouble.over();
+                tasks.sleep(CARE).await;
+            }
+            Err(error) => trouble.wait(&error, tasks).await,
+        }
+    }
+}
+
 async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, beats: Heartbeats) {
-    let mut idle = BUSY;
+    let (mut idle, mut trouble) = (BUSY, Trouble::of("claim"));
     while !tasks.stopping() {
         beats.tick("claim");
+        if gateway.store.unfit().is_some() {
+            tasks.sleep(UNFIT).await;
+            continue;
+        }
         let Ok(permit) = Arc::clone(&slots).try_acquire_owned() else {
             tasks.sleep(BUSY).await;
             continue;
@@ -48,6 +79,7 @@ async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, 
         match gateway.store.claim(fresh_token(), gateway.settings.lease, &seats.full).await {
             Ok(Some(claim)) => {
                 idle = BUSY;
+                trouble.over();
                 metrics::counter!("batchgate_claims_total").increment(1);
                 metrics::counter!("batchgate_reclaims_total").increment(u64::from(claim.reclaims > 0));
                 metrics::gauge!("batchgate_workers_busy").increment(1);
@@ -62,12 +94,13 @@ async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, 
                 });
             }
             Ok(None) => {
+                trouble.over();
                 drop((seats, permit));
                 idle = rest(&tasks, &gateway.wake.chunks, idle).await;
             }
             Err(error) => {
                 drop(seats);
-                trouble("claim", &error, &tasks).await;
+                trouble.wait(&error, &tasks).await;
             }
         }
     }
@@ -115,28 +148,35 @@ async fn strike(gateway: &Gateway, claim: &Claim) {
 }
 
 async fn seal_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
-    let mut idle = BUSY;
+    let (mut idle, mut trouble) = (BUSY, Trouble::of("seal"));
     while !tasks.stopping() {
         beats.tick("seal");
         match seal::seal_next(gateway, &fresh_token()).await {
-            Ok(true) => idle = BUSY,
-            Ok(false) => idle = rest(tasks, &gateway.wake.pages, idle).await,
-            Err(error) => trouble("seal", &error, tasks).await,
+            Ok(found) => {
+                trouble.over();
+                idle = if found { BUSY } else { rest(tasks, &gateway.wake.pages, idle).await };
+            }
+            Err(error) => trouble.wait(&error, tasks).await,
         }
     }
 }
 
 async fn sweep_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+    let mut trouble = Trouble::of("sweep");
     while !tasks.stopping() {
         beats.tick("sweep");
-        match gateway.store.take_chore(Duration::from_secs(60)).await {
-            Ok(Some(chore)) => {
-                if let Err(error) = gateway.store.do_chore(&chore, gateway.settings.lease * 2).await {
-                    trouble("sweep", &error, tasks).await;
+        let swept = async {
+            let Some(chore) = gateway.store.take_chore(Duration::from_secs(60)).await? else { return Ok(false) };
+            gateway.store.do_chore(&chore, gateway.settings.lease * 2).await.map(|()| true)
+        };
+        match swept.await {
+            Ok(found) => {
+                trouble.over();
+                if !found {
+                    tasks.sleep(IDLE).await;
                 }
             }
-            Ok(None) => tasks.sleep(IDLE).await,
-            Err(error) => trouble("sweep", &error, tasks).await,
+            Err(error) => trouble.wait(&error, tasks).await,
         }
     }
 }
@@ -152,10 +192,4 @@ async fn rest(tasks: &Tasks, wake: &Notify, idle: Duration) -> Duration {
 /// An owner is nobody's name: a token is drawn for each dispatch.
 fn fresh_token() -> Token {
     Token::new(&rand::random())
-}
-
-async fn trouble(what: &str, error: &StoreError, tasks: &Tasks) {
-    tracing::error!(what, %error, "loop failed; again shortly");
-    metrics::counter!("batchgate_loop_errors_total", "loop" => what.to_owned()).increment(1);
-    tasks.sleep(AWAY).await;
 }

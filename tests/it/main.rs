@@ -10,6 +10,7 @@ mod docs;
 mod faults;
 mod path;
 mod provider_contract;
+mod room;
 mod run_numbers;
 mod support;
 mod telemetry;

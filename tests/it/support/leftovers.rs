@@ -53,7 +53,9 @@ fn lifetime(key: &str) -> Option<Life> {
     }
     let parts: Vec<&str> = key.strip_prefix("{default}:")?.split(':').collect();
     match parts[..] {
-        ["c", _] | ["i", _, _] | ["r", _] | ["turn", _] | ["n", _, _] | ["n", _, _, "free"] => Some(Life::Mortal),
+        ["c", _] | ["sizes"] | ["i", _, _] | ["r", _] | ["turn", _] | ["n", _, _] | ["n", _, _, "free"] => {
+            Some(Life::Mortal)
+        }
         ["b", _] | ["b", _, "pages" | "starts" | "unanswered"] | ["b", _, "p" | "r", ..] | ["t", _] | ["chores"] => {
             Some(Life::Kept)
         }
