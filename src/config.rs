@@ -6,6 +6,7 @@ mod value;
 
 use crate::{
     domain::{
+        room::CacheMax,
         route::{DEFAULT_ANTHROPIC_MODELS, DEFAULT_OPENAI_MODELS, Glob, ProviderKind, Route, Routes, who},
         team::Teams,
     },
@@ -16,7 +17,7 @@ use crate::{
 use serde::Deserialize;
 use std::{collections::BTreeMap, net::SocketAddr, path::Path, str::FromStr, time::Duration};
 use teams::FileTeams;
-use value::{duration, key_hash, size};
+use value::{cache_max, duration, key_hash, size};
 
 /// Which parts of the gateway run in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -179,6 +180,7 @@ impl Reader<'_> {
             poll_max,
             lease,
             cache_ttl: self.lasting("BATCHGATE_CACHE_TTL", seconds(30 * 86_400)),
+            cache_max: self.read("BATCHGATE_CACHE_MAX", cache_max, CacheMax::Percent(60)),
             janitor,
             retention: self.lasting("BATCHGATE_RETENTION", seconds(30 * 86_400)),
             reconcile: self.read("BATCHGATE_RECONCILE", Mode::parse, Mode::Repair),

@@ -27,6 +27,9 @@
 //! What no chunk will read any more, [`pipeline::janitor`] finds at the providers, by its tag, and brings into the cache. A
 //! commit that a harvest led to notes so ([`store::janitor`]): what is not noted, and no chunk has in hand, is its business.
 //!
+//! A batch is promised room for its answers when it is accepted ([`pipeline::room`]): the promise shrinks in the commits
+//! that use it. Where Redis refuses or does not answer, what is paid for is held on to ([`pipeline::patience`]).
+//!
 //! Where a server has no batches, [`pipeline::online`] asks a chunk's prompts one by one in their place, and notes what is
 //! said as it comes ([`store::said`]).
 //!

@@ -114,6 +114,7 @@ async fn serve(config: &Config, args: &ServeArgs, redis_url: &str, listeners: Li
         max_body: config.max_body,
         standing,
     };
+    worker::care(&gateway, &tasks, &beats);
     Reload { auth: Arc::clone(&app.auth), routes: config.routes(), file: args.config.clone() }.start(&tasks)?;
     let address = listeners.api.local_addr()?;
     // The door stays open while steps in hand finish: POST is told to come back, GET still answers.

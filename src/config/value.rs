@@ -1,5 +1,6 @@
 //! How values of settings are written: durations `250ms`, `5s`, `30d`; sizes `64MiB`; key hashes `sha256:<hex>`.
 
+use crate::domain::room::CacheMax;
 use std::time::Duration;
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -18,6 +19,21 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     match number.checked_mul(bytes) {
         Some(bytes) if bytes > 0 => Ok(bytes),
         _ => Err(format!("{text:?} is out of range")),
+    }
+}
+
+/// A size, or `60%` of Redis's maxmemory.
+pub(super) fn cache_max(text: &str) -> Result<CacheMax, String> {
+    let Some(number) = text.strip_suffix('%') else {
+        return match size(text) {
+            Ok(bytes) if bytes >= 1 << 20 => Ok(CacheMax::Bytes(bytes)),
+            Ok(_) => Err(format!("{text:?} is less than 1MiB: write 2GiB, or 60% of Redis's maxmemory")),
+            Err(why) => Err(format!("{why}, or 60% of Redis's maxmemory")),
+        };
+    };
+    match number.trim().parse() {
+        Ok(percent @ 1..=100) => Ok(CacheMax::Percent(percent)),
+        _ => Err(format!("{text:?} is out of range: write 1% to 100% of Redis's maxmemory")),
     }
 }
 
@@ -46,6 +62,17 @@ mod tests {
         assert_eq!(size("64MiB"), Ok(64 << 20));
         for bad in ["", "0", "MiB", "5MB", "99999999999GiB"] {
             assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_cache_s_bound_is_a_size_or_a_part() {
+        assert_eq!(cache_max("2GiB"), Ok(CacheMax::Bytes(2 << 30)));
+        for part in ["60%", "60 %"] {
+            assert_eq!(cache_max(part), Ok(CacheMax::Percent(60)));
+        }
+        for bad in ["", "0%", "101%", "-5%", "60", "x%", "60%%", "0"] {
+            assert!(cache_max(bad).is_err(), "{bad}");
         }
     }
 

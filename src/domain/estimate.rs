@@ -1,8 +1,9 @@
-//! What a forecast says of things nobody knows yet: tokens a question will cost, and the room its answer will take.
-//! Rules of thumb, pure and documented in `openapi.yaml`; nothing is refused or billed by them.
+//! What is said of things nobody knows yet: tokens a question will cost, and the room its answer will take. Rules of
+//! thumb, pure and documented in `openapi.yaml`. A forecast tells them; room in Redis is reserved by them.
 
 use super::prompt::Endpoint;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// Members of a body that hold what the model reads.
 const READ: [&str; 8] =
@@ -10,6 +11,8 @@ const READ: [&str; 8] =
 /// A text answer's envelope, and the tokens it is taken to have where its cap allows more.
 const ENVELOPE: u64 = 800;
 const TYPICAL_TOKENS: u64 = 500;
+/// Bytes of a packed answer that are not its body: its key, what was read in it, where it came from.
+const PACKED_AROUND: u64 = 200;
 
 /// Tokens a body is read as: a quarter of the bytes of its texts, rounded up, where a list of token numbers counts as
 /// so many tokens. Files given as base64 count nothing: what they cost is not a matter of their bytes.
@@ -45,6 +48,61 @@ impl Sum {
     }
 }
 
+/// How large answers turned out, by endpoint and model: the mean bytes of an answer packed alone.
+#[derive(Clone, Debug, Default)]
+pub struct Learnt(BTreeMap<String, u64>);
+
+impl Learnt {
+    pub fn new(means: impl IntoIterator<Item = (String, u64)>) -> Learnt {
+        Learnt(means.into_iter().collect())
+    }
+
+    /// The name something is learnt under.
+    pub fn field(endpoint: Endpoint, model: &str) -> String {
+        format!("{} {model}", endpoint.path())
+    }
+
+    /// False where the size follows from the request.
+    pub fn learns(endpoint: Endpoint) -> bool {
+        match endpoint {
+            Endpoint::Messages | Endpoint::ChatCompletions | Endpoint::Responses | Endpoint::Completions => true,
+            Endpoint::Embeddings | Endpoint::Moderations => false,
+        }
+    }
+
+    /// Bytes the answer to a question is taken to have: as answers of its model turned out so far, but no more than 800
+    /// and eight for each token it may have; [`answer_bytes`] where nothing is known.
+    pub fn answer_bytes(&self, endpoint: Endpoint, model: &str, inputs: u64, body: &Map<String, Value>) -> u64 {
+        match self.packed(endpoint, model) {
+            Some(packed) => {
+                let most = cap(body).map_or(u64::MAX, |cap| ENVELOPE.saturating_add(cap.saturating_mul(8)));
+                (packed.saturating_sub(PACKED_AROUND) * 2).min(most)
+            }
+            None => answer_bytes(endpoint, inputs, body),
+        }
+    }
+
+    /// A name without a date may have been answered under the one with it.
+    fn packed(&self, endpoint: Endpoint, model: &str) -> Option<u64> {
+        if !Learnt::learns(endpoint) {
+            return None;
+        }
+        let field = Learnt::field(endpoint, model);
+        let dated = |name: &str| {
+            let date = name.strip_prefix(&field).and_then(|rest| rest.strip_prefix('-'));
+            date.is_some_and(|date| date.len() == 8 && date.bytes().all(|digit| digit.is_ascii_digit()))
+        };
+        let near = self.0.range(field.clone()..).take_while(|(name, _)| name.starts_with(&field));
+        near.filter(|(name, _)| **name == field || dated(name)).map(|(_, mean)| *mean).next()
+    }
+}
+
+/// The most tokens an answer may have, as the body says.
+fn cap(body: &Map<String, Value>) -> Option<u64> {
+    let number = |name: &str| body.get(name).and_then(Value::as_u64);
+    ["max_completion_tokens", "max_output_tokens", "max_tokens"].into_iter().find_map(number)
+}
+
 /// Bytes the provider's answer to a question is taken to have.
 ///
 /// A text: 800 and four for each token it may have, at most 500 of them. Vectors: 12 for each dimension as numbers, six
@@ -53,8 +111,7 @@ pub fn answer_bytes(endpoint: Endpoint, inputs: u64, body: &Map<String, Value>) 
     let number = |name: &str| body.get(name).and_then(Value::as_u64);
     match endpoint {
         Endpoint::Messages | Endpoint::ChatCompletions | Endpoint::Responses | Endpoint::Completions => {
-            let cap = ["max_completion_tokens", "max_output_tokens", "max_tokens"].into_iter().find_map(number);
-            ENVELOPE + 4 * cap.unwrap_or(TYPICAL_TOKENS).min(TYPICAL_TOKENS)
+            ENVELOPE + 4 * cap(body).unwrap_or(TYPICAL_TOKENS).min(TYPICAL_TOKENS)
         }
         Endpoint::Embeddings => {
             let base64 = body.get("encoding_format").is_some_and(|format| format == "base64");
@@ -110,5 +167,19 @@ mod tests {
         assert_eq!(vectors(json!({"dimensions": 10})), 360);
         assert_eq!(vectors(json!({"encoding_format": "base64"})), 3 * 1_536 * 6);
         assert_eq!(answer_bytes(Endpoint::Moderations, 2, &body(json!({}))), 3_200);
+    }
+
+    #[test]
+    fn answers_are_as_large_as_they_were() {
+        let known = [("claude-a-20260101", 1_200), ("claude-a-1-20260202", 9_000), ("claude-b", 100)];
+        let field = |(model, mean): (&str, u64)| (Learnt::field(Endpoint::Messages, model), mean);
+        let learnt = Learnt::new(known.map(field));
+        let bytes = |model: &str, value| learnt.answer_bytes(Endpoint::Messages, model, 1, &body(value));
+        assert_eq!(bytes("claude-a", json!({})), 2_000);
+        assert_eq!(bytes("claude-a-20260101", json!({})), 2_000);
+        assert_eq!(bytes("claude-a", json!({"max_tokens": 10})), 880, "it cannot be that long");
+        assert_eq!(bytes("claude-b", json!({})), 0);
+        assert_eq!(bytes("claude", json!({})), 2_800, "nothing is known of it");
+        assert_eq!(learnt.answer_bytes(Endpoint::Responses, "claude-b", 1, &body(json!({}))), 2_800);
     }
 }

@@ -20,6 +20,7 @@ pub mod problem;
 pub mod progress;
 pub mod prompt;
 mod reader;
+pub mod room;
 pub mod route;
 pub mod run;
 pub mod settlement;

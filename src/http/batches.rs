@@ -59,6 +59,14 @@ pub(super) fn draining() -> ApiError {
     ApiError::new(Code::Draining, "this gateway is shutting down; send it again")
 }
 
+/// Nothing is begun on a Redis that would lose it.
+pub(super) fn fit(app: &App) -> Result<(), ApiError> {
+    match app.gateway.store.unfit() {
+        Some(why) => Err(ApiError::new(Code::Unavailable, format!("the store must not be trusted with jobs: {why}"))),
+        None => Ok(()),
+    }
+}
+
 /// What a POST says before its body.
 struct Head {
     kind: BodyKind,
@@ -74,6 +82,7 @@ fn check_head(app: &App, query: Option<&str>, headers: &HeaderMap) -> Result<Hea
     if app.tasks.stopping() {
         return Err(draining());
     }
+    fit(app)?;
     let (kind, coding) = (body_kind(headers)?, Coding::read(headers)?);
     check_length(headers, app.max_body)?;
     Ok(Head { kind, coding, key: idempotency_key(headers)?, dry_run })

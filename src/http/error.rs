@@ -1,7 +1,10 @@
 //! The single map from what went wrong to status, code and body: RFC 9457 `application/problem+json`.
 
 use crate::{
-    domain::problem::{Problem, Problems},
+    domain::{
+        problem::{Problem, Problems},
+        room::Full,
+    },
     pipeline::{frames::FrameError, line::escape, retry::RetryError, submit::SubmitError},
     store::StoreError,
 };
@@ -28,6 +31,7 @@ pub(super) enum Code {
     UnsupportedMediaType,
     InvalidRequest,
     IdempotencyMismatch,
+    StorageFull,
     Unavailable,
     Draining,
     UploadLost,
@@ -46,6 +50,7 @@ impl Code {
             Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::InvalidRequest | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
+            Code::StorageFull => StatusCode::TOO_MANY_REQUESTS,
             Code::Unavailable | Code::Draining | Code::UploadLost => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -58,6 +63,7 @@ pub(super) struct ApiError {
     status: StatusCode,
     detail: String,
     problems: Problems,
+    storage: Option<Full>,
     headers: Vec<(HeaderName, HeaderValue)>,
     /// For the log only.
     cause: Option<String>,
@@ -75,6 +81,8 @@ struct Document<'a> {
     errors: &'a [Problem],
     #[serde(skip_serializing_if = "Option::is_none")]
     error_count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    storage: Option<Full>,
 }
 
 impl ApiError {
@@ -83,10 +91,13 @@ impl ApiError {
         if code.status() == StatusCode::SERVICE_UNAVAILABLE {
             headers.push((header::RETRY_AFTER, HeaderValue::from_static("5")));
         }
+        if code == Code::StorageFull {
+            headers.push((header::RETRY_AFTER, HeaderValue::from_static("60")));
+        }
         if code.status() == StatusCode::UNAUTHORIZED {
             headers.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
         }
-        ApiError { code, status: code.status(), detail: detail.into(), problems, headers, cause: None }
+        ApiError { code, status: code.status(), detail: detail.into(), problems, storage: None, headers, cause: None }
     }
 
     /// 405; the list of codes has no word of its own for it.
@@ -135,6 +146,7 @@ impl ApiError {
             request_id,
             errors: self.problems.first(),
             error_count: (!self.problems.is_empty()).then(|| self.problems.count()),
+            storage: self.storage,
         };
         let body = escape(serde_json::to_vec(&document).expect("strings and numbers serialize").into());
         let mut response = Response::new(Body::from(body));
@@ -160,6 +172,7 @@ impl IntoResponse for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> ApiError {
         match error {
+            StoreError::Away(_) if error.is_full() => storage_full(None),
             StoreError::Away(_) => {
                 ApiError::new(Code::Unavailable, "the store does not answer; nothing is lost, try again")
             }
@@ -169,6 +182,24 @@ impl From<StoreError> for ApiError {
         }
         .because(&error)
     }
+}
+
+/// Nothing was created; the client may come again, or an operator may act.
+fn storage_full(full: Option<Full>) -> ApiError {
+    const REMEDY: &str = "try again when running batches have ended, delete old ones, send fewer prompts at once, \
+                          or let an operator raise Redis's maxmemory; nothing was created";
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let detail = match full {
+        Some(Full { needed, free, max }) => format!(
+            "the answers of this batch are estimated to need {} MiB in Redis, {} MiB of its {} MiB are neither used nor \
+             promised to other batches: {REMEDY}",
+            mib(needed),
+            free >> 20,
+            max >> 20
+        ),
+        None => format!("Redis is at its maxmemory: {REMEDY}"),
+    };
+    ApiError { storage: full, ..ApiError::new(Code::StorageFull, detail) }
 }
 
 impl From<FrameError> for ApiError {
@@ -218,6 +249,7 @@ impl From<SubmitError> for ApiError {
                 Code::IdempotencyInProgress,
                 "another request with this Idempotency-Key began while this one was idle",
             ),
+            SubmitError::Full(full) => storage_full(Some(full)),
             SubmitError::Store(error) => error.into(),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{
     App,
+    batches::fit,
     error::{ApiError, Code},
 };
 use crate::{
@@ -40,6 +41,7 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, ApiError>
         return Err(ApiError::new(Code::Draining, "shutting down"));
     }
     app.gateway.store.ping().await?;
+    fit(&app)?;
     let ages = app.beats.ages();
     let late: Vec<String> = ages.iter().filter(|age| age.is_late()).map(told).collect();
     if !late.is_empty() {
@@ -75,9 +77,10 @@ pub(super) async fn metrics(State(app): State<App>) -> Response {
 async fn redis_figures(gateway: &Gateway) -> Result<(), StoreError> {
     let store = &gateway.store;
     store.ping().await?;
-    let memory = store.memory().await?;
+    let memory = store.room().await?;
     metrics::gauge!("batchgate_redis_memory_bytes").set(memory.used as f64);
     metrics::gauge!("batchgate_redis_memory_max_bytes").set(memory.max as f64);
+    metrics::gauge!("batchgate_redis_reserved_bytes").set(memory.reserved as f64);
     for queue in store.queues().await? {
         metrics::gauge!("batchgate_queue_depth", "queue" => queue.name).set(queue.depth as f64);
         if let Some(overdue) = queue.oldest {

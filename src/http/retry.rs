@@ -3,7 +3,7 @@
 use super::{
     App,
     batches::{
-        BatchPath, Taken, abandon, draining, find_own, first_answer, free_key, idempotency_key, replay, take_key, turn,
+        BatchPath, Taken, abandon, draining, find_own, first_answer, fit, free_key, idempotency_key, replay, take_key, turn,
     },
     error::{ApiError, Code},
     object,
@@ -33,6 +33,7 @@ pub(super) async fn retry(
     if app.tasks.stopping() {
         return Err(draining());
     }
+    fit(&app)?;
     let key = idempotency_key(&headers)?;
     // In a task of its own: a client that goes away must not leave a half-made batch behind.
     let tasks = app.tasks.clone();

@@ -23,6 +23,7 @@ use crate::{
         commit::{Committed, Delta, Settled, Stage, fragment_name},
         pages::{FrameRow, FrameWriter},
         record::{FRAME_BYTES, Known},
+        room::Tally,
         runs::Row,
     },
 };
@@ -58,7 +59,8 @@ pub async fn settle_staged(
     harvested: Option<&str>,
 ) -> Result<After, StoreError> {
     let store = &held.gateway.store;
-    let fragments = write_fragments(held, &settlement, stage, sizes).await?;
+    let mut tallies = BTreeMap::new();
+    let fragments = write_fragments(held, &settlement, stage, sizes, &mut tallies).await?;
     let follow_ups = follow_ups(held, &settlement).await?;
     let given_back = given_back(held, &settlement).await?;
     fail_point!("fragments_written");
@@ -95,6 +97,9 @@ pub async fn settle_staged(
                 tracing::warn!(chunk = %held.chunk.id, %error, "give back the chunk's tokens");
             });
             discard_input(held).await;
+            if let Err(error) = store.learn(held.chunk.lane.endpoint, &tallies).await {
+                tracing::debug!(%error, "learn how large answers are");
+            }
         }
         Committed::Lost => {
             metrics::counter!("batchgate_fences_lost_total").increment(1);
@@ -152,6 +157,7 @@ async fn write_fragments(
     settlement: &Settlement,
     stage: &Stage,
     sizes: &Sizes,
+    tallies: &mut BTreeMap<String, Tally>,
 ) -> Result<Vec<(u32, FrameRow)>, StoreError> {
     let mut pages: BTreeMap<u32, Wanted<'_>> = BTreeMap::new();
     for (item, _) in &settlement.answered {
@@ -173,7 +179,13 @@ async fn write_fragments(
             let writer = FrameWriter::fragment(store, held.chunk.id.batch, page, &name);
             write_fragment(store, writer, &wanted, stage, sizes)
         };
-        fragments.push((page, insist(held, "write a fragment", write).await?));
+        let (row, models) = insist(held, "write a fragment", write).await?;
+        fragments.push((page, row));
+        for (model, tally) in models {
+            // Where a batch may not mix models, the asked name is the one the next asker will use.
+            let all = tallies.entry(held.chunk.lane.model.clone().unwrap_or(model)).or_default();
+            *all = Tally { answers: all.answers + tally.answers, bytes: all.bytes + tally.bytes };
+        }
     }
     Ok(fragments)
 }
@@ -184,16 +196,20 @@ async fn write_fragment(
     wanted: &Wanted<'_>,
     stage: &Stage,
     sizes: &Sizes,
-) -> Result<FrameRow, StoreError> {
+) -> Result<(FrameRow, BTreeMap<String, Tally>), StoreError> {
+    let mut models: BTreeMap<String, Tally> = BTreeMap::new();
     for slice in slices(&wanted.answered, sizes) {
         for (key, answer) in store.staged(stage, slice).await? {
+            let tally = models.entry(answer.reading.model.clone().unwrap_or_default()).or_default();
+            tally.answers += 1;
+            tally.bytes += sizes.get(&key).copied().unwrap_or(0) as u64;
             writer.push_known(&key, &Known::Answered(answer)).await?;
         }
     }
     for (key, failure) in &wanted.failed {
         writer.push_known(key, &Known::Failed((*failure).clone())).await?;
     }
-    writer.finish().await
+    Ok((writer.finish().await?, models))
 }
 
 /// Cuts keys into slices whose packed answers together stay within one frame's bytes.
@@ -255,9 +271,16 @@ async fn follow_ups(held: &Held<'_>, settlement: &Settlement) -> Result<Vec<NewC
             wire_bytes: limits.fixed_bytes + weights,
             deadline: chunk.deadline,
             team: chunk.team.clone(),
+            reserved: share(chunk.reserved, items.len() as u64, chunk.prompts as u64),
         });
     }
     Ok(chunks)
+}
+
+/// A part of what is reserved, rounded down.
+pub(super) fn share(reserved: u64, part: u64, whole: u64) -> u64 {
+    let share = u128::from(reserved) * u128::from(part.min(whole)) / u128::from(whole.max(1));
+    u64::try_from(share).unwrap_or(reserved)
 }
 
 /// Exact wire bytes of some items' lines: their bodies are measured in the spool.

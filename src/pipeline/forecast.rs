@@ -66,16 +66,15 @@ impl Forecaster {
                 (None, What::Question(wire)) => {
                     wires.entry(one.key).or_insert(wire);
                     questions.push(question(gateway, page.number, one.key, wire));
-                    self.told.storage_bytes += estimate::result_bytes(answer_bytes(wire, &body(wire)));
+                    self.told.storage_bytes += estimate::result_bytes(wire.answer_bytes);
                 }
             }
         }
         for key in self.planner.push_page(questions) {
             let Some(wire) = wires.get(&key) else { continue };
-            let body = body(wire);
-            self.told.input_tokens += estimate::input_tokens(&body);
+            self.told.input_tokens += estimate::input_tokens(&body(wire));
             if page.stores {
-                self.told.storage_bytes += estimate::entry_bytes(answer_bytes(wire, &body));
+                self.told.storage_bytes += estimate::entry_bytes(wire.answer_bytes);
             }
         }
         let full = self.planner.take_full();
@@ -116,8 +115,4 @@ fn body(wire: &Wire) -> Map<String, Value> {
         Ok(Value::Object(members)) => members,
         Ok(_) | Err(_) => Map::new(), // a body that was accepted is an object
     }
-}
-
-fn answer_bytes(wire: &Wire, body: &Map<String, Value>) -> u64 {
-    estimate::answer_bytes(wire.lane.endpoint, wire.inputs, body)
 }

@@ -27,12 +27,13 @@ pub mod poison;
 pub mod read;
 pub mod reconcile;
 pub mod retry;
+pub mod room;
 pub mod seal;
 pub mod submit;
 
 use crate::{
     clock::Millis,
-    domain::{limits::BatchLimits, outcome::Ending, prompt::Endpoint, route::Routes},
+    domain::{limits::BatchLimits, outcome::Ending, prompt::Endpoint, room::CacheMax, route::Routes},
     provider::{BatchProvider, online::Online},
     store::{Store, StoreError, chunks::Chunk},
 };
@@ -81,6 +82,7 @@ pub struct Settings {
     pub lease: Duration,
     pub cache_ttl: Duration,
     pub janitor: Duration,
+    pub cache_max: CacheMax,
     pub retention: Duration,
     pub reconcile: reconcile::Mode,
     pub reconcile_every: Duration,

@@ -14,6 +14,7 @@ use super::{
     commit,
     dispatch::{After, Held, no_provider},
     outgoing::open_lines,
+    room,
 };
 use crate::{
     clock::{self, Millis},
@@ -412,8 +413,12 @@ impl<'a> Round<'a> {
         let (at, noted) = loop {
             let at = Instant::now();
             match self.held.gateway.store.note_said(self.held.lease, &group).await {
-                Err(StoreError::Away(error)) if tries < NOTE_TRIES => {
+                Err(error @ StoreError::Away(_)) if tries < NOTE_TRIES => {
                     tries += 1;
+                    if error.is_full() {
+                        metrics::counter!("batchgate_redis_full_total").increment(1);
+                        room::give_way(self.held.gateway).await;
+                    }
                     tracing::warn!(chunk = %self.held.chunk.id, %error, tries, "note answers; again shortly");
                     tokio::time::sleep(NOTE_AGAIN).await;
                 }

@@ -12,6 +12,7 @@ use crate::{
     domain::{
         batch::CacheMode,
         chunk::Lane,
+        estimate,
         id::BatchId,
         key::CacheKey,
         limits::BatchLimits,
@@ -71,6 +72,8 @@ pub struct Wire {
     /// Bytes of its line.
     pub wire_bytes: u64,
     pub inputs: u64,
+    /// What its answer is taken to have.
+    pub answer_bytes: u64,
 }
 
 impl<K> Asked<K> {
@@ -121,6 +124,9 @@ pub struct PageBuilder {
     /// Pages of a run's batch on which something failed at once.
     pub to_give_back: Vec<u32>,
     pub counts: Counts,
+    /// Bytes in Redis that what must be asked is taken to need, and the results among it.
+    pub reserved: u64,
+    pub waiting: u64,
 }
 
 impl PageBuilder {
@@ -132,7 +138,7 @@ impl PageBuilder {
         run: Option<Draws>,
     ) -> PageBuilder {
         let (asked, starts, open, counts, asked_before, to_give_back) = Default::default();
-        let bytes = 0;
+        let (bytes, reserved, waiting) = (0, 0, 0);
         PageBuilder {
             batch,
             mode,
@@ -146,6 +152,8 @@ impl PageBuilder {
             open,
             to_give_back,
             counts,
+            reserved,
+            waiting,
         }
     }
 
@@ -313,9 +321,9 @@ impl PageBuilder {
         store.publish_sealed(self.batch, number, &row).await
     }
 
-    async fn write_open(&self, gateway: &Gateway, page: Page) -> Result<(), StoreError> {
+    async fn write_open(&mut self, gateway: &Gateway, page: Page) -> Result<(), StoreError> {
         let store = &gateway.store;
-        let Page { number, asked, known, .. } = page;
+        let Page { number, asked, known, stores } = page;
         if !known.is_empty() {
             let mut writer = FrameWriter::fragment_at_accept(store, self.batch, number);
             for (key, outcome) in &known {
@@ -330,8 +338,11 @@ impl PageBuilder {
         for one in asked {
             let ask = match &one.what {
                 What::Question(wire) if !known.contains_key(&one.key) => {
+                    self.waiting += 1;
+                    self.reserved += estimate::result_bytes(wire.answer_bytes);
                     if spooled.insert(one.key) {
                         spool.push(one.key.as_bytes(), &wire.body);
+                        self.reserved += if stores { estimate::entry_bytes(wire.answer_bytes) } else { 0 };
                     }
                     let lane = lane_number(&mut manifest.lanes, &wire.lane);
                     Some(Ask { lane, wire_bytes: wire.wire_bytes, inputs: wire.inputs })

@@ -2,7 +2,10 @@
 //! was staged under it are kept, and only the write is made again. The guard of the claim renews it meanwhile, and ends
 //! the step if it is lost; after four leases the chunk goes back, and another claim reads its results anew.
 
-use super::dispatch::{After, Held};
+use super::{
+    dispatch::{After, Held},
+    room,
+};
 use crate::{
     domain::account::{Reason, Waits},
     store::{
@@ -32,6 +35,7 @@ where
         tracing::warn!(chunk = %held.chunk.id, what, %error, ?wait, "redis did not take it; again shortly");
         if error.is_full() {
             metrics::counter!("batchgate_redis_full_total").increment(1);
+            room::give_way(held.gateway).await;
         }
         tokio::time::sleep(wait.mul_f64(0.5 + rand::random::<f64>())).await;
         wait = (wait * 2).min(LAST);

@@ -168,7 +168,8 @@ impl<'g> Retry<'g> {
         let question = Question::new(&prompt, self.salt.as_ref()).map_err(|_| corrupt(&"a number out of range"))?;
         let limits = self.gateway.limits(&lane.account, lane.endpoint);
         let wire_bytes = limits.weight(body.len());
-        Ok((question, What::new(Wire { lane, body, wire_bytes, inputs: prompt.inputs() }, &limits)))
+        let (inputs, answer_bytes) = (prompt.inputs(), self.submission.answer_bytes(&prompt));
+        Ok((question, What::new(Wire { lane, body, wire_bytes, inputs, answer_bytes }, &limits)))
     }
 }
 

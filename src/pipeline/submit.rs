@@ -6,24 +6,27 @@
 
 use super::{
     Gateway,
+    commit::share,
     forecast::{Forecast, Forecaster},
     frames::Frame,
     number::{Key, Numbering},
     page::{Asked, PageBuilder, What, Wire},
     plan::{Planned, Planner, Question as PlanQuestion},
-    seal,
+    room, seal,
 };
 use crate::{
     clock,
     domain::{
         batch::{CacheMode, FieldText, OnInvalid, Options, Repeats},
-        chunk::{Lane, Place},
+        chunk::{Item, Lane, Place},
+        estimate::Learnt,
         id::{BatchId, ChunkId, WireTag},
         key::{CacheKey, Question},
         outcome::{Failure, FailureCode},
         problem::{self, Problem, Problems},
         progress::{ChunkCounts, Progress},
         prompt::{Endpoint, Prompt, PromptText},
+        room::Full,
         route::Routes,
         run::Run,
         team::Team,
@@ -34,10 +37,13 @@ use crate::{
         idempotency::{FirstAnswer, Lock},
         record::{self, Ask},
         runs::{Attempt, Draws},
-        uploads::{Accepted, Extent},
+        uploads::{Accepted, Extent, Reservation},
     },
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// Raw prompts of a JSON body are spooled in pages of this many, or this many bytes.
 const RAW_PROMPTS: usize = 500;
@@ -48,6 +54,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 pub const MAX_CHUNKS: usize = 10_000;
 /// Most different lanes (account, endpoint, model, headers) in one batch.
 pub const MAX_LANES: usize = 1_000;
+/// While a body arrives it is looked whether there is room for what was read of it, at most this often.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(250);
 /// Planned chunks are written when their questions reach this many.
 const WRITE_ITEMS: usize = 20_000;
 
@@ -63,6 +71,9 @@ pub enum SubmitError {
     /// Another request took the Idempotency-Key while this one was idle.
     #[error("the idempotency key was taken by another request")]
     Locked,
+    /// Redis has no room for what would come of it.
+    #[error("redis has no room")]
+    Full(Full),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -100,6 +111,12 @@ pub struct Submission<'g> {
     problems: Problems,
     /// When the upload's progress was last noted.
     noted: Instant,
+    /// How large answers turned out so far.
+    learnt: Arc<Learnt>,
+    /// When it was last looked whether there is room.
+    looked: Instant,
+    /// Bytes promised to the chunks written so far.
+    reserved: u64,
 }
 
 impl<'g> Submission<'g> {
@@ -109,10 +126,14 @@ impl<'g> Submission<'g> {
         team: &Team,
         kind: BodyKind,
         lock: Option<Lock>,
-    ) -> Result<Submission<'g>, StoreError> {
+    ) -> Result<Submission<'g>, SubmitError> {
         let created_at = clock::now_ms();
         let batch = BatchId::new(created_at, &rand::random());
-        gateway.store.begin_upload(batch).await?;
+        let learnt = Arc::new(gateway.store.learnt().await?);
+        match gateway.store.begin_upload(batch).await {
+            Err(error) if error.is_full() => return Err(room::full(gateway, 0).await?),
+            begun => begun?,
+        }
         fail_point!("upload_entered");
         Ok(Submission {
             gateway,
@@ -133,6 +154,9 @@ impl<'g> Submission<'g> {
             retry_of: None,
             problems: Problems::default(),
             noted: Instant::now(),
+            learnt,
+            looked: Instant::now(),
+            reserved: 0,
         })
     }
 
@@ -143,7 +167,7 @@ impl<'g> Submission<'g> {
         of: BatchId,
         old: &Progress,
         lock: Option<Lock>,
-    ) -> Result<Submission<'g>, StoreError> {
+    ) -> Result<Submission<'g>, SubmitError> {
         let mut submission = Submission::begin(gateway, team, BodyKind::Json, lock).await?;
         let deadline = Duration::from_millis(old.deadline.saturating_sub(old.created_at));
         let run = old.run.as_deref().and_then(Run::parse);
@@ -160,17 +184,27 @@ impl<'g> Submission<'g> {
         self.put(asked).await
     }
 
+    /// What a prompt's answer is taken to have.
+    pub(super) fn answer_bytes(&self, prompt: &Prompt) -> u64 {
+        expected(&self.learnt, prompt)
+    }
+
     /// The same for a body of which only a forecast is wanted.
     pub async fn begin_forecast(
         gateway: &'g Gateway,
         team: &Team,
         kind: BodyKind,
-    ) -> Result<Submission<'g>, StoreError> {
+    ) -> Result<Submission<'g>, SubmitError> {
         Ok(Submission { forecasting: true, ..Submission::begin(gateway, team, kind, None).await? })
     }
 
     /// Takes a piece of the body.
     pub async fn take(&mut self, frame: Frame) -> Result<(), SubmitError> {
+        let taken = self.take_frame(frame).await;
+        self.explained(taken).await
+    }
+
+    async fn take_frame(&mut self, frame: Frame) -> Result<(), SubmitError> {
         match (frame, self.kind) {
             (Frame::Field(field), _) => {
                 self.fields.push(field);
@@ -205,7 +239,8 @@ impl<'g> Submission<'g> {
         request_digest: &str,
         render: impl Fn(BatchId, &Progress) -> String,
     ) -> Result<(BatchId, Progress), SubmitError> {
-        match self.finish_inner(request_digest, render).await {
+        let finished = self.finish_inner(request_digest, render).await;
+        match self.explained(finished).await {
             Ok(progress) => Ok((self.batch, progress)),
             Err(error) => {
                 // Best effort: what Redis cannot remove now, the sweeper will.
@@ -279,6 +314,7 @@ impl<'g> Submission<'g> {
         let number = self.extent.raw;
         self.extent.raw += 1;
         self.note_extent().await?;
+        self.look_for_room(0).await?;
         self.gateway.store.write_raw(self.batch, number, &std::mem::take(&mut self.raw)).await?;
         self.raw_prompts = 0;
         Ok(())
@@ -332,7 +368,7 @@ impl<'g> Submission<'g> {
         let kept = options.deadline + self.gateway.settings.retention;
         let draws = |run| Draws { attempt: Attempt::new(&self.team, run), kept };
         let draws = options.run.as_ref().map(draws);
-        Resolver::new(self.batch, options, self.created_at, draws)
+        Resolver::new(self.batch, options, self.created_at, draws, Arc::clone(&self.learnt))
     }
 
     async fn take_prompt(&mut self, text: &PromptText) -> Result<(), SubmitError> {
@@ -353,6 +389,9 @@ impl<'g> Submission<'g> {
         let resolver = self.resolver.as_mut().expect("made before the first result");
         resolver.pages.push(asked);
         if resolver.pages.is_full() {
+            let reserved = resolver.pages.reserved;
+            self.look_for_room(reserved).await?;
+            let resolver = self.resolver.as_mut().expect("it was here");
             self.extent.pages = page_count(resolver) + 1;
             note_extent(self.gateway, self.batch, self.extent, self.lock.as_ref()).await?;
             if self.forecasting {
@@ -371,6 +410,26 @@ impl<'g> Submission<'g> {
 
     async fn note_extent(&self) -> Result<(), SubmitError> {
         note_extent(self.gateway, self.batch, self.extent, self.lock.as_ref()).await
+    }
+
+    /// Looks now and then, so that a large upload is refused before it fills Redis.
+    async fn look_for_room(&mut self, reserved: u64) -> Result<(), SubmitError> {
+        if self.forecasting || self.looked.elapsed() < LOOK_FOR_ROOM {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        room::ensure(self.gateway, reserved).await.map(|_| ())
+    }
+
+    /// A refusal of Redis for lack of memory, as its client may know it.
+    async fn explained<T>(&self, done: Result<T, SubmitError>) -> Result<T, SubmitError> {
+        match done {
+            Err(SubmitError::Store(error)) if error.is_full() => {
+                let reserved = self.resolver.as_ref().map_or(0, |resolver| resolver.pages.reserved);
+                Err(room::full(self.gateway, reserved).await?)
+            }
+            other => other,
+        }
     }
 
     // Planning.
@@ -429,12 +488,14 @@ impl<'g> Submission<'g> {
                 mode: resolver.options.cache,
                 fresh_since: resolver.pages.fresh_since,
                 tag: WireTag::new(&settings.deployment, &settings.namespace, &rand::random()),
+                reserved: share(resolver.pages.reserved, results(&chunk.items), resolver.pages.waiting),
                 items: chunk.items,
                 wire_bytes: chunk.wire_bytes,
                 deadline,
                 team: self.team.clone(),
             })
             .collect();
+        self.reserved += chunks.iter().map(|chunk| chunk.reserved).sum::<u64>();
         Ok(self.gateway.store.write_chunks(&chunks).await?)
     }
 
@@ -481,7 +542,9 @@ impl<'g> Submission<'g> {
 
         let retention = clock::millis(self.gateway.settings.retention);
         let store = &self.gateway.store;
-        let accepted = match store.accept(self.batch, progress, remembered.as_ref(), retention).await {
+        let allowance = room::ensure(self.gateway, self.reserved).await?;
+        let reservation = Reservation { bytes: self.reserved, allowance };
+        let accepted = match store.accept(self.batch, progress, remembered.as_ref(), reservation, retention).await {
             // The reply may have been lost, and not the batch: then it exists, and must not be asked for again.
             Err(StoreError::Away(_)) if store.progress(self.batch).await?.is_some() => Accepted::Done,
             other => other?,
@@ -499,6 +562,7 @@ impl<'g> Submission<'g> {
             }
             Accepted::Lost => Err(SubmitError::Lost),
             Accepted::Locked => Err(SubmitError::Locked),
+            Accepted::Full => Err(room::full(self.gateway, self.reserved).await?),
         }
     }
 
@@ -512,6 +576,13 @@ impl<'g> Submission<'g> {
             }
         }
     }
+}
+
+/// What a prompt's answer is taken to have.
+fn expected(learnt: &Learnt, prompt: &Prompt) -> u64 {
+    let nothing = serde_json::Map::new();
+    let body = prompt.body.as_object().unwrap_or(&nothing); // a body that was accepted is an object
+    learnt.answer_bytes(prompt.endpoint, &prompt.model, prompt.inputs(), body)
 }
 
 fn page_count(resolver: &Resolver) -> u32 {
@@ -553,6 +624,7 @@ struct Resolver {
     /// Takes the pages instead of Redis where only a forecast is wanted; then every problem is told, and none refuses.
     forecaster: Option<Forecaster>,
     results: u64,
+    learnt: Arc<Learnt>,
     /// Samples of the latest prompt still to be put on a page.
     waiting: Option<Waiting>,
 }
@@ -579,13 +651,14 @@ enum Keys {
 }
 
 impl Resolver {
-    fn new(batch: BatchId, options: Options, created_at: u64, run: Option<Draws>) -> Resolver {
+    fn new(batch: BatchId, options: Options, created_at: u64, run: Option<Draws>, learnt: Arc<Learnt>) -> Resolver {
         let fresh_since = options.max_age.map(|age| created_at.saturating_sub(clock::millis(age)));
         let samples = u32::try_from(options.samples).expect("bounded by MAX_SAMPLES");
         Resolver {
             numbering: Numbering::new(options.repeats, samples),
             pages: PageBuilder::new(batch, options.cache, fresh_since, options.repeats == Repeats::Share, run),
             forecaster: None,
+            learnt,
             options,
             lanes: std::collections::HashSet::new(),
             results: 0,
@@ -658,7 +731,8 @@ impl Resolver {
         let wire_bytes = limits.weight(body.len());
         let inputs = prompt.inputs();
         let keys = self.keys(question, prompt.endpoint);
-        let what = What::new(Wire { lane, body, wire_bytes, inputs }, &limits);
+        let answer_bytes = expected(&self.learnt, &prompt);
+        let what = What::new(Wire { lane, body, wire_bytes, inputs, answer_bytes }, &limits);
         self.waiting = Some(Waiting { index, custom_id: prompt.custom_id, keys, what, next: 0 });
     }
 
@@ -688,6 +762,10 @@ impl Resolver {
         let Waiting { index, custom_id, what, .. } = waiting;
         Some(Asked { index: *index, sample, custom_id: custom_id.clone(), key, what: what.clone() })
     }
+}
+
+fn results(items: &[Item]) -> u64 {
+    items.iter().map(|item| u64::from(item.results())).sum()
 }
 
 fn index(text: &PromptText) -> u32 {

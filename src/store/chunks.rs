@@ -29,6 +29,8 @@ pub struct NewChunk {
     pub wire_bytes: u64,
     pub deadline: Millis,
     pub team: String,
+    /// Bytes in Redis its answers are taken to need; its batch's promise is the sum of these.
+    pub reserved: u64,
 }
 
 /// A chunk as it is now, without its items.
@@ -43,6 +45,8 @@ pub struct Chunk {
     pub wire_bytes: u64,
     pub deadline: Millis,
     pub team: String,
+    /// Bytes in Redis promised to its answers; 0 once it is settled.
+    pub reserved: u64,
     pub state: ChunkState,
     /// Creates begun so far.
     pub attempt: u32,
@@ -147,6 +151,7 @@ impl NewChunk {
             ("deadline", self.deadline.to_string()),
             ("team", self.team.clone()),
             ("server", store.known_server()),
+            ("reserved", self.reserved.to_string()),
         ];
         // What the reconciler asks: how many results it will bring, and the first and last page it touches.
         let places = || self.items.iter().flat_map(|item| &item.places);
@@ -329,6 +334,7 @@ fn read_chunk(id: ChunkId, fields: &Fields) -> Result<Chunk, StoreError> {
         wire_bytes: fields.parsed("wire_bytes", |text| text.parse().ok())?,
         deadline: fields.parsed("deadline", |text| text.parse().ok())?,
         team: fields.text("team")?.to_owned(),
+        reserved: fields.number("reserved").unwrap_or(0),
         state: read_state(fields)?,
         attempt: fields.number("attempt").unwrap_or(0),
         fails: fields.number("fails").unwrap_or(0),

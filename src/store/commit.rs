@@ -16,7 +16,7 @@ use crate::{
     domain::{
         batch::CacheMode,
         chunk::ChunkState,
-        id::{ChunkId, Token},
+        id::{BatchId, ChunkId, Token},
         key::CacheKey,
         outcome::Usage,
     },
@@ -102,9 +102,22 @@ impl Store {
     /// Notes that a dispatch is about to stage, so that what it leaves behind is found if it dies.
     pub async fn begin_staging(&self, lease: &Lease, patience: Duration) -> Result<(), StoreError> {
         let due = clock::now_ms() + clock::millis(patience);
-        let mut zadd = redis::cmd("ZADD");
-        zadd.arg(self.keys.chores()).arg(due).arg(stage_chore(lease.chunk, &lease.token));
-        Ok(zadd.query_async(&mut self.main.clone()).await?)
+        let mut pipe = redis::pipe();
+        pipe.atomic().zadd(self.keys.chores(), stage_chore(lease.chunk, &lease.token), due).ignore();
+        pipe.sadd(self.keys.stages(lease.chunk.batch), fragment_name(lease.chunk, &lease.token)).ignore();
+        Ok(pipe.query_async(&mut self.main.clone()).await?)
+    }
+
+    /// Nothing of this dispatch is staged any more.
+    pub(super) async fn end_staging(&self, chunk: ChunkId, token: &Token) -> Result<(), StoreError> {
+        let mut srem = redis::cmd("SREM");
+        srem.arg(self.keys.stages(chunk.batch)).arg(fragment_name(chunk, token));
+        Ok(srem.query_async(&mut self.main.clone()).await?)
+    }
+
+    /// Whether a dispatch of this batch may have left something staged.
+    pub(super) async fn has_stages(&self, batch: BatchId) -> Result<bool, StoreError> {
+        Ok(redis::cmd("EXISTS").arg(self.keys.stages(batch)).query_async(&mut self.main.clone()).await?)
     }
 
     /// Stages packed answers ([`record::pack_cached`]) under the dispatch's token, with the cache's time to live, which a
@@ -354,6 +367,7 @@ impl Store {
                 pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(clock::millis(ttl)).arg("GT").ignore();
             }
         }
+        pipe.srem(self.keys.stages(lease.chunk.batch), fragment_name(lease.chunk, &lease.token)).ignore();
         pipe.zrem(self.keys.chores(), stage_chore(lease.chunk, &lease.token)).ignore();
         Ok(pipe.query_async(&mut self.main.clone()).await?)
     }

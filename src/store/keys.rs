@@ -35,6 +35,23 @@ impl Keys {
         self.of(format_args!("c:{key}"))
     }
 
+    /// What every answer's key begins with: for looks at the cache as a whole.
+    pub fn all_cached(&self) -> String {
+        self.of(format_args!("c:"))
+    }
+
+    /// How large answers turned out (hash: endpoint and model -> running mean and count). Written after commits, read at
+    /// accept; dies 90 days after the last answer.
+    pub fn sizes(&self) -> String {
+        self.of(format_args!("sizes"))
+    }
+
+    /// Bytes promised to all batches that wait for answers: the sum of their `reserved`. Written by accept, by commits and
+    /// by the script that ends a batch; gone while nothing is promised.
+    pub fn reserved(&self) -> String {
+        self.of(format_args!("reserved"))
+    }
+
     /// An answer on its way in. Written by the harvest under its dispatch token; renamed by the commit, else removed by
     /// the chore of its dispatch.
     pub fn staged(&self, token: &Token, key: &CacheKey) -> String {
@@ -155,6 +172,12 @@ impl Keys {
     /// the sealer with a short time to live that the seal script takes away; read by a retry; dies at retention.
     pub fn unanswered(&self, batch: BatchId, page: u32, name: &str, frame: u32) -> String {
         self.of(format_args!("b:{}:r:{page}:{name}:{frame}", batch.hex()))
+    }
+
+    /// Dispatches that may have left something staged (set: chunk number and token). Written with their chores and removed
+    /// with them; until it is gone the items of the batch's chunks stay, for they say what was staged.
+    pub fn stages(&self, batch: BatchId) -> String {
+        self.of(format_args!("b:{}:stages", batch.hex()))
     }
 
     /// Index of each page's first result (u32, big endian). Written by accept, read to find an offset; dies at retention.

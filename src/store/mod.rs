@@ -6,6 +6,7 @@ pub mod batches;
 pub mod cache;
 pub mod chunks;
 pub mod commit;
+mod fitness;
 pub mod gauges;
 pub mod home;
 pub mod idempotency;
@@ -18,6 +19,7 @@ pub mod pages;
 pub mod queue;
 pub mod reconcile;
 pub mod record;
+pub mod room;
 pub mod runs;
 pub mod said;
 pub mod seal;
@@ -26,6 +28,7 @@ pub mod sweep;
 pub mod unanswered;
 pub mod uploads;
 
+use fitness::Fitness;
 use keys::Keys;
 use link::Link;
 use redis::{
@@ -93,6 +96,7 @@ pub struct Store {
     server: Arc<Mutex<String>>,
     /// Added to Redis's clock in every script; 0 outside tests.
     pub skew_ms: u64,
+    fitness: Fitness,
 }
 
 impl Store {
@@ -113,10 +117,16 @@ impl Store {
             .set_max_delay(Duration::from_secs(1));
         let main = Link::connect(&client, config.clone()).await?;
         let lease = Link::connect(&client, config).await?;
-        let store = Store { client, main, lease, place, keys: Keys::new(namespace), server: Arc::default(), skew_ms: 0 };
-        store.check_policy().await?;
-        store.server().await?;
-        Ok(store)
+        let (keys, fitness) = (Keys::new(namespace), Fitness::default());
+        let store = Store { client, main, lease, place, keys, server: Arc::default(), skew_ms: 0, fitness };
+        store.check().await?;
+        match store.unfit() {
+            Some(why) => Err(StoreError::corrupt("maxmemory-policy", why)),
+            None => {
+                store.server().await?;
+                Ok(store)
+            }
+        }
     }
 
     /// A connection of its own, for WATCH: on a shared one other commands would interleave.
@@ -134,35 +144,6 @@ impl Store {
             Ok(answer) => Ok(answer?),
             Err(_) => Err(redis::RedisError::from((redis::ErrorKind::Io, "no answer to PING in 2 s")).into()),
         }
-    }
-
-    /// Warns of settings that can lose jobs, and refuses those that will.
-    async fn check_policy(&self) -> Result<(), StoreError> {
-        let mut connection = self.main.clone();
-        let read = |name: &'static str| {
-            let mut connection = connection.clone();
-            async move {
-                let mut ask = redis::cmd("CONFIG");
-                ask.arg("GET").arg(name);
-                let pair: Vec<String> = ask.query_async(&mut connection).await.unwrap_or_default();
-                pair.into_iter().nth(1).unwrap_or_default()
-            }
-        };
-        let policy = read("maxmemory-policy").await;
-        if policy.starts_with("allkeys-") {
-            return Err(StoreError::corrupt(
-                "maxmemory-policy",
-                format!("{policy} evicts jobs; set it to noeviction (CONFIG SET maxmemory-policy noeviction)"),
-            ));
-        }
-        if policy.starts_with("volatile-") {
-            tracing::warn!(%policy, "this redis may evict cached answers under memory pressure; noeviction is safer");
-        }
-        if read("appendonly").await == "no" {
-            tracing::warn!("this redis has no append-only file: a crash of redis loses jobs and paid answers");
-        }
-        redis::cmd("PING").query_async::<()>(&mut connection).await?;
-        Ok(())
     }
 }
 

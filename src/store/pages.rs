@@ -4,6 +4,7 @@
 use super::{
     Store, StoreError,
     record::{self, FRAME_BYTES, Frame, Known, ManifestPage},
+    script,
 };
 use crate::domain::{
     id::{BatchId, Token},
@@ -114,6 +115,13 @@ impl<'a> FrameWriter<'a> {
 
     async fn flush(&mut self) -> Result<(), StoreError> {
         let packed = std::mem::take(&mut self.frame).pack();
+        if self.ttl_ms == Some(SEALING_MS) {
+            let mut keep = script!("keep").prepare_invoke();
+            keep.key((self.name_frame)(self.written)).arg(packed).arg(SEALING_MS);
+            keep.invoke_async::<()>(&mut self.store.main.clone()).await?;
+            self.written += 1;
+            return Ok(());
+        }
         let mut set = redis::cmd("SET");
         set.arg((self.name_frame)(self.written)).arg(packed);
         if let Some(ttl_ms) = self.ttl_ms {

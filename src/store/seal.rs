@@ -63,7 +63,7 @@ impl Store {
         let mut call = script!("seal").prepare_invoke();
         let keys = &self.keys;
         call.key(keys.batch(claim.batch)).key(keys.sealed_pages(claim.batch)).key(keys.seal());
-        call.key(keys.open_batches()).key(keys.chores()).key(keys.unanswered_pages(claim.batch));
+        call.key(keys.open_batches()).key(keys.chores()).key(keys.unanswered_pages(claim.batch)).key(keys.reserved());
         let WrittenPage { results, unanswered } = page;
         for frame in 0..results.frames {
             call.key(keys.sealed(claim.batch, claim.page, &results.name, frame));
@@ -81,7 +81,7 @@ impl Store {
     pub async fn end_batch(&self, batch: BatchId, retention: Duration, grace: Duration) -> Result<Sealed, StoreError> {
         let (mut call, keys) = (script!("seal").prepare_invoke(), &self.keys);
         call.key(keys.batch(batch)).key(keys.sealed_pages(batch)).key(keys.seal());
-        call.key(keys.open_batches()).key(keys.chores()).key(keys.unanswered_pages(batch));
+        call.key(keys.open_batches()).key(keys.chores()).key(keys.unanswered_pages(batch)).key(keys.reserved());
         call.arg(batch.hex()).arg("").arg("").arg(self.skew_ms);
         call.arg(clock::millis(retention)).arg(clock::millis(grace)).arg("");
         read_sealed(&call.invoke_async::<String>(&mut self.main.clone()).await?)

@@ -99,11 +99,16 @@ impl Store {
         if fence.as_deref() == Some(token.as_str()) {
             return Ok(false); // still at work
         }
-        self.clear_stage(chunk, token).await.map(|()| true)
+        self.clear_stage(chunk, token).await?;
+        self.end_staging(chunk, token).await.map(|()| true)
     }
 
     async fn sweep_spool(&self, batch: BatchId) -> Result<bool, StoreError> {
         let Some(progress) = self.remains(batch).await? else { return Ok(true) };
+        // A chore whose sweeper died comes back after a minute, and needs the items to know what was staged.
+        if self.has_stages(batch).await? {
+            return Ok(false);
+        }
         for page in 0..progress.pages {
             self.remove_open_page(batch, page).await?;
         }
@@ -130,7 +135,7 @@ impl Store {
         let mut zrem = redis::cmd("ZREM");
         zrem.arg(self.keys.team(&progress.team)).arg(batch.hex());
         zrem.query_async::<()>(&mut self.main.clone()).await?;
-        self.unlink(&[self.keys.batch(batch)]).await.map(|()| true)
+        self.unlink(&[self.keys.batch(batch), self.keys.stages(batch)]).await.map(|()| true)
     }
 
     pub(super) async fn chunk_numbers(&self, batch: BatchId) -> Result<u32, StoreError> {

@@ -26,6 +26,16 @@ pub enum Accepted {
     Lost,
     /// The Idempotency-Key's lock had lapsed and is somebody else's.
     Locked,
+    /// Meanwhile so much was promised to others that there is no room.
+    Full,
+}
+
+/// Room a batch is promised for what it waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reservation {
+    pub bytes: u64,
+    /// What may be promised in all; none: without bound.
+    pub allowance: Option<u64>,
 }
 
 /// The answer an Idempotency-Key will be given again, and the lock it replaces.
@@ -100,6 +110,7 @@ impl Store {
         batch: BatchId,
         first: &Progress,
         remembered: Option<&Remembered>,
+        reservation: Reservation,
         retention_ms: u64,
     ) -> Result<Accepted, StoreError> {
         let mut call = script!("accept").prepare_invoke();
@@ -107,7 +118,7 @@ impl Store {
         call.key(keys.uploads()).key(keys.batch(batch)).key(keys.team(&first.team)).key(keys.open_batches());
         call.key(keys.delayed()).key(keys.chores());
         call.key(remembered.map_or_else(|| keys.upload(batch), |answer| answer.record_key.clone()));
-        call.key(keys.upload(batch));
+        call.key(keys.upload(batch)).key(keys.reserved());
         call.arg(batch.hex()).arg(first.created_at).arg(first.chunks.planned);
         match remembered {
             Some(answer) => call.arg(&answer.record).arg(answer.ttl_ms).arg(&answer.lock),
@@ -115,6 +126,8 @@ impl Store {
         };
         call.arg(first.ended_at.map_or_else(String::new, |at| at.to_string())).arg(retention_ms);
         call.arg(first.run.as_ref().map_or_else(String::new, |_| Store::draws_chore(batch)));
+        call.arg(reservation.bytes);
+        call.arg(reservation.allowance.map_or_else(String::new, |allowance| allowance.to_string()));
         for (name, value) in batches::fields(first) {
             call.arg(name).arg(value);
         }
@@ -125,6 +138,7 @@ impl Store {
             "ok" => Ok(Accepted::Done),
             "lost" => Ok(Accepted::Lost),
             "locked" => Ok(Accepted::Locked),
+            "full" => Ok(Accepted::Full),
             other => Err(StoreError::corrupt("accept script's answer", other)),
         }
     }

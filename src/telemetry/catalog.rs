@@ -43,10 +43,13 @@ pub const METRICS: &[Metric] = &[
     counter("batchgate_loop_errors_total", &["loop"], "Rounds that failed, and were tried again after a second"),
     gauge("batchgate_copy", &[], "1 while this Redis is taken for a copy, and only reads are served"),
     gauge("batchgate_redis_up", &[], "1 if Redis answered when this page was drawn"),
+    gauge("batchgate_redis_unfit", &[], "1 while Redis's policy would evict jobs: nothing new is begun"),
+    gauge("batchgate_redis_durable", &[], "1 while Redis writes an append-only file"),
     counter("batchgate_redis_reconnects_total", &[], "Connections given up because they led to a replica or to nobody"),
     counter("batchgate_redis_full_total", &[], "Writes of paid answers Redis refused for lack of memory; made again"),
     gauge("batchgate_redis_memory_bytes", &[], "Redis's used_memory"),
     gauge("batchgate_redis_memory_max_bytes", &[], "Redis's maxmemory; 0 is no bound"),
+    gauge("batchgate_redis_reserved_bytes", &[], "Promised to batches that wait for answers, by estimate"),
     gauge("batchgate_queue_depth", &["queue"], "Members of a queue, due or not"),
     gauge("batchgate_queue_oldest_seconds", &["queue"], "Since the oldest due member of a queue was due; 0 if none is"),
     gauge(
@@ -63,6 +66,14 @@ pub const METRICS: &[Metric] = &[
     counter("batchgate_prompts_accepted_total", &[], "Results asked for by them, cached ones included"),
     counter("batchgate_cache_hits_total", &[], "Questions the cache could answer at accept"),
     counter("batchgate_cache_misses_total", &[], "Questions it could not"),
+    gauge("batchgate_cache_entries", &[], "Entries of the cache, by a sample; told by the process that looked last"),
+    gauge("batchgate_cache_bytes", &[], "Bytes they take in Redis, by the same sample"),
+    counter(
+        "batchgate_cache_removed_total",
+        &["reason"],
+        "Entries that gave way, least recently used first: max (BATCHGATE_CACHE_MAX), reserve (a new batch), harvest",
+    ),
+    counter("batchgate_storage_full_total", &[], "Batches refused because Redis has no room for their answers"),
     counter("batchgate_cache_suspect_total", &[], "Cache entries that did not answer their key, and were set aside"),
     // The worker.
     counter("batchgate_claims_total", &[], "Chunks taken to work on"),

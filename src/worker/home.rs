@@ -1,6 +1,7 @@
 //! Works on the original alone. Each second it is looked at anew what this Redis is: a copy that is adopted sets the
 //! worker's loops going, and an original that turns out to be a copy ends the process, which comes up again as a reader.
 
+use super::trouble::Trouble;
 use crate::{
     domain::home::Standing,
     lifecycle::{Heartbeats, Tasks},
@@ -58,6 +59,7 @@ impl Watcher {
 
     /// Ends by itself, which ends the process, if a Redis we work on became a copy under our hands.
     async fn watch(&self, tell: &watch::Sender<Standing>) {
+        let mut trouble = Trouble::of("home");
         loop {
             self.tasks.sleep(EVERY).await;
             if self.tasks.stopping() {
@@ -65,9 +67,9 @@ impl Watcher {
             }
             self.beats.tick("home");
             match self.look(tell).await {
-                Ok(true) => {}
+                Ok(true) => trouble.over(),
                 Ok(false) => return,
-                Err(error) => super::trouble("home", &error, &self.tasks).await,
+                Err(error) => trouble.wait(&error, &self.tasks).await,
             }
         }
     }

@@ -8,16 +8,18 @@
 mod guard;
 pub mod home;
 mod step;
+mod trouble;
 
 use crate::{
     domain::id::Token,
     lifecycle::{Heartbeats, Tasks},
-    pipeline::{Gateway, janitor, online::desk::Seat, poison, reconcile, seal},
+    pipeline::{Gateway, janitor, online::desk::Seat, poison, reconcile, room, seal},
     store::{StoreError, queue::Claim},
 };
 use guard::{Busy, Guard};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, Semaphore};
+use trouble::Trouble;
 
 /// Longest sleep of a loop that found nothing to do.
 const IDLE: Duration = Duration::from_millis(500);
@@ -27,8 +29,9 @@ const BUSY: Duration = Duration::from_millis(20);
 const FIRST_PASS: Duration = Duration::from_secs(30);
 /// Longest time between two looks whose turn a job of the clock is, and between two ticks of a long one.
 const TURN: Duration = Duration::from_secs(5);
-/// Wait after Redis failed.
-const AWAY: Duration = Duration::from_secs(1);
+/// Between two looks at whether Redis may be trusted, and a claim's wait while it may not.
+const CARE: Duration = Duration::from_secs(5);
+const UNFIT: Duration = Duration::from_secs(1);
 
 /// A round of the claim loop is one script; while all slots are taken it goes round all the same.
 const CLAIM_ROUND: Duration = Duration::from_secs(60);
@@ -59,12 +62,15 @@ fn start(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats, workers: usi
 
 /// One process of all looks, each time.
 async fn reconcile_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
-    let every = gateway.settings.reconcile_every;
+    let (every, mut trouble) = (gateway.settings.reconcile_every, Trouble::of("reconcile"));
     while !tasks.stopping() {
         beats.tick("reconcile");
         match reconcile_in_turn(gateway, every).await {
-            Ok(()) => tasks.sleep((every / 2).min(TURN)).await,
-            Err(error) => trouble("reconcile", &error, tasks).await,
+            Ok(()) => {
+                trouble.over();
+                tasks.sleep((every / 2).min(TURN)).await;
+            }
+            Err(error) => trouble.wait(&error, tasks).await,
         }
     }
 }
@@ -77,10 +83,38 @@ async fn reconcile_in_turn(gateway: &Gateway, every: Duration) -> Result<(), Sto
     Ok(())
 }
 
+/// Looks after Redis, in every process: its policy and durability, and the room the cache takes. Ends with the tasks.
+pub fn care(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+    let (gateway, own, beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+    tasks.spawn_loop("care", async move { care_loop(&gateway, &own, &beats).await });
+}
+
+async fn care_loop(gateway: &Gateway, tasks: &Tasks, beats: &Heartbeats) {
+    let mut trouble = Trouble::of("care");
+    while !tasks.stopping() {
+        beats.tick("care");
+        let round = async {
+            gateway.store.check().await?;
+            room::trim_cache(gateway).await
+        };
+        match round.await {
+            Ok(()) => {
+                trouble.over();
+                tasks.sleep(CARE).await;
+            }
+            Err(error) => trouble.wait(&error, tasks).await,
+        }
+    }
+}
+
 async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, beats: Heartbeats) {
-    let mut idle = BUSY;
+    let (mut idle, mut trouble) = (BUSY, Trouble::of("claim"));
     while !tasks.stopping() {
         beats.tick("claim");
+        if gateway.store.unfit().is_some() {
+            tasks.sleep(UNFIT).await;
+            continue;
+        }
         let Ok(permit) = Arc::clone(&slots).try_acquire_owned() else {
             tasks.sleep(BUSY).await;
             continue;
@@ -89,6 +123,7 @@ async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, 
         match gateway.store.claim(fresh_token(), gateway.settings.lease, &seats.full).await {
             Ok(Some(claim)) => {
                 idle = BUSY;
+                trouble.over();
                 metrics::counter!("batchgate_claims_total").increment(1);
                 metrics::counter!("batchgate_reclaims_total").increment(u64::from(claim.reclaims > 0));
                 let busy = Busy::begin();
@@ -102,12 +137,13 @@ async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, 
                 });
             }
             Ok(None) => {
+                trouble.over();
                 drop((seats, permit));
                 idle = rest(&tasks, &gateway.wake.chunks, idle).await;
             }
             Err(error) => {
                 drop(seats);
-                trouble("claim", &error, &tasks).await;
+                trouble.wait(&error, &tasks).await;
             }
         }
     }
@@ -155,58 +191,72 @@ async fn strike(gateway: &Gateway, claim: &Claim) {
 }
 
 async fn seal_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
-    let mut idle = BUSY;
+    let (mut idle, mut trouble) = (BUSY, Trouble::of("seal"));
     while !tasks.stopping() {
         beats.tick("seal");
         match seal::seal_next(gateway, &fresh_token()).await {
-            Ok(true) => idle = BUSY,
-            Ok(false) => idle = rest(tasks, &gateway.wake.pages, idle).await,
-            Err(error) => trouble("seal", &error, tasks).await,
+            Ok(found) => {
+                trouble.over();
+                idle = if found { BUSY } else { rest(tasks, &gateway.wake.pages, idle).await };
+            }
+            Err(error) => trouble.wait(&error, tasks).await,
         }
     }
 }
 
 async fn sweep_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+    let mut trouble = Trouble::of("sweep");
     while !tasks.stopping() {
         beats.tick("sweep");
-        match gateway.store.take_chore(Duration::from_secs(60)).await {
-            Ok(Some(chore)) => {
-                if let Err(error) = gateway.store.do_chore(&chore, gateway.settings.lease * 2).await {
-                    trouble("sweep", &error, tasks).await;
+        let swept = async {
+            let Some(chore) = gateway.store.take_chore(Duration::from_secs(60)).await? else { return Ok(false) };
+            gateway.store.do_chore(&chore, gateway.settings.lease * 2).await.map(|()| true)
+        };
+        match swept.await {
+            Ok(found) => {
+                trouble.over();
+                if !found {
+                    tasks.sleep(IDLE).await;
                 }
             }
-            Ok(None) => tasks.sleep(IDLE).await,
-            Err(error) => trouble("sweep", &error, tasks).await,
+            Err(error) => trouble.wait(&error, tasks).await,
         }
     }
 }
 
 async fn janitor_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
-    let every = gateway.settings.janitor;
+    let (every, mut trouble) = (gateway.settings.janitor, Trouble::of("janitor"));
     tasks.sleep((every / 20).min(FIRST_PASS)).await;
     while !tasks.stopping() {
         beats.tick("janitor");
-        match gateway.store.turn("janitor", every).await {
+        let done = match gateway.store.turn("janitor", every).await {
             Ok(true) => pass(gateway, tasks, beats).await,
-            Ok(false) => {}
-            Err(error) => trouble("janitor", &error, tasks).await,
+            other => other.map(|_| ()),
+        };
+        match done {
+            Ok(()) => {
+                trouble.over();
+                tasks.sleep(every.min(TURN)).await;
+            }
+            Err(error) => trouble.wait(&error, tasks).await,
         }
-        tasks.sleep(every.min(TURN)).await;
     }
 }
 
 /// One pass of the janitor, in a task of its own; it may break off anywhere. Each of its waits has a bound, so it ticks.
-async fn pass(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
+async fn pass(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) -> Result<(), StoreError> {
     let gateway = Arc::clone(gateway);
     let mut pass = tasks.spawn(async move { janitor::pass(&gateway).await });
     loop {
         tokio::select! {
-            done = &mut pass => return match done {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => trouble("janitor", &error, tasks).await,
-                Err(panic) => tracing::error!(%panic, "the janitor's pass broke off; again at its next turn"),
-            },
-            () = tasks.stopped() => return pass.abort(),
+            done = &mut pass => return done.unwrap_or_else(|panic| {
+                tracing::error!(%panic, "the janitor's pass broke off; again at its next turn");
+                Ok(())
+            }),
+            () = tasks.stopped() => {
+                pass.abort();
+                return Ok(());
+            }
             () = tasks.sleep(TURN) => beats.tick("janitor"),
         }
     }
@@ -223,10 +273,4 @@ async fn rest(tasks: &Tasks, wake: &Notify, idle: Duration) -> Duration {
 /// An owner is nobody's name: a token is drawn for each dispatch.
 fn fresh_token() -> Token {
     Token::new(&rand::random())
-}
-
-async fn trouble(what: &str, error: &StoreError, tasks: &Tasks) {
-    tracing::error!(what, %error, "loop failed; again shortly");
-    metrics::counter!("batchgate_loop_errors_total", "loop" => what.to_owned()).increment(1);
-    tasks.sleep(AWAY).await;
 }

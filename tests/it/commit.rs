@@ -19,7 +19,7 @@ use batchgate::{
         commit::{Committed, Delta, Settled, Stage, fragment_name},
         pages::{FrameRow, FrameWriter},
         record::{self, Known, ManifestPage, Provenance, StoredAnswer},
-        uploads::{Accepted, Extent},
+        uploads::{Accepted, Extent, Reservation},
     },
 };
 use std::time::Duration;
@@ -27,6 +27,7 @@ use std::time::Duration;
 const TTL: Duration = Duration::from_secs(3_600);
 const LEASE: Duration = Duration::from_secs(30);
 const ANSWERS: u8 = 5;
+const PROMISED: u64 = 12_345;
 
 /// One batch of one chunk, claimed, its answers staged and its fragment written.
 struct Scene {
@@ -80,6 +81,7 @@ impl Scene {
             wire_bytes: 1_000,
             deadline: clock::now_ms() + 3_600_000,
             team: "t".into(),
+            reserved: PROMISED,
         };
         store.begin_upload(batch).await.expect("redis answers");
         assert!(store.extend_upload(batch, Extent { raw: 0, pages: 1, chunks: 1 }).await.expect("redis answers"));
@@ -94,7 +96,8 @@ impl Scene {
             pages: 1,
             ..Progress::default()
         };
-        let accepted = store.accept(batch, &first, None, 1_000).await.expect("redis answers");
+        let promised = Reservation { bytes: PROMISED, allowance: Some(PROMISED) };
+        let accepted = store.accept(batch, &first, None, promised, 1_000).await.expect("redis answers");
         assert_eq!(accepted, Accepted::Done);
         let held = Hand::take(&store, &keys, "first").await;
         Scene { redis, store, keys, held, _dir: dir }
@@ -140,6 +143,7 @@ impl Scene {
         let owned: i64 = self.redis.command(&["EXISTS", &store.keys.fence(chunk)]).await;
         let queued: i64 = self.redis.command(&["ZCARD", &store.keys.seal()]).await;
         assert_eq!((owned, queued), (0, 1), "nobody holds the chunk, and its page is touched");
+        assert_eq!(store.room().await.expect("redis answers").reserved, 0, "what was promised is there");
     }
 
     /// Nothing of the chunk is settled.
@@ -149,6 +153,7 @@ impl Scene {
         assert!(self.store.look_up(&self.keys, None).await.expect("redis answers").is_empty());
         let progress = self.store.progress(chunk.id.batch).await.expect("redis answers").expect("it exists");
         assert_eq!(progress.counts.succeeded, 0);
+        assert_eq!(self.store.room().await.expect("redis answers").reserved, PROMISED);
     }
 
     /// All of them are gone between staging and EXEC, as under a policy that evicts.

@@ -12,6 +12,7 @@ mod faults;
 mod fuzz;
 mod path;
 mod provider_contract;
+mod room;
 mod run_numbers;
 mod support;
 mod teams;

@@ -7,7 +7,7 @@ use batchgate::{
     store::{
         Store,
         runs::{Asking, Attempt, DrawnPage, Draws, Kind, Row},
-        uploads::{Accepted, Extent},
+        uploads::{Accepted, Extent, Reservation},
     },
 };
 use proptest::{
@@ -189,7 +189,8 @@ impl Story<'_> {
         let fresh = self.upload().await;
         let whole = std::mem::replace(&mut self.uploads[upload], fresh);
         let first = Progress { team: "t".into(), run: Some(self.run.to_string()), ..Progress::default() };
-        let accepted = self.store.accept(whole.batch, &first, None, 1_000).await.expect("redis answers");
+        let accepted =
+            self.store.accept(whole.batch, &first, None, Reservation::default(), 1_000).await.expect("redis answers");
         assert_eq!(accepted, Accepted::Done);
         self.accepted.push(whole);
     }

@@ -4,9 +4,9 @@
 -- ARGV  1 batch hex   2 counter of the state the chunk was in   3 '1' if it settled without one success
 --       4 chunk id   5 key prefix
 --       6 number of pages   then pages   then the number of new chunks   then their numbers   then field, delta ...
-local facts = redis.call('HMGET', KEYS[4], 'wait', 'held', 'prompts')
+local facts = redis.call('HMGET', KEYS[4], 'wait', 'held', 'prompts', 'reserved')
 if facts[2] and facts[2] ~= '' then redis.call('ZREM', ARGV[5] .. 'held:' .. facts[2], ARGV[4]) end
-redis.call('HDEL', KEYS[4], 'wait', 'held')
+redis.call('HDEL', KEYS[4], 'wait', 'held', 'reserved')
 if redis.call('HEXISTS', KEYS[1], 'ended') == 1 or redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 if facts[1] and facts[1] ~= '' and redis.call('HINCRBY', KEYS[1], 'w:' .. facts[1], -facts[3]) <= 0 then
   redis.call('HDEL', KEYS[1], 'w:' .. facts[1], 'ws:' .. facts[1], 'wd:' .. facts[1])
@@ -18,11 +18,20 @@ for _ = 1, tonumber(ARGV[6]) do
   redis.call('ZADD', KEYS[2], now, ARGV[1] .. ':' .. ARGV[at])
   at = at + 1
 end
+-- What was promised to the chunk is there now, or goes on to the chunks that ask again.
+local freed = tonumber(facts[4] or '0')
 local new = tonumber(ARGV[at])
 at = at + 1
 for _ = 1, new do
-  redis.call('ZADD', KEYS[3], now, ARGV[1] .. '.' .. ARGV[at])
+  local id = ARGV[1] .. '.' .. ARGV[at]
+  redis.call('ZADD', KEYS[3], now, id)
+  freed = freed - tonumber(redis.call('HGET', ARGV[5] .. 'k:' .. id, 'reserved') or '0')
   at = at + 1
+end
+if freed ~= 0 then
+  local back = string.format('%.0f', -freed)
+  redis.call('HINCRBY', KEYS[1], 'reserved', back)
+  if redis.call('INCRBY', ARGV[5] .. 'reserved', back) <= 0 then redis.call('DEL', ARGV[5] .. 'reserved') end
 end
 redis.call('HINCRBY', KEYS[1], ARGV[2], -1)
 redis.call('HINCRBY', KEYS[1], 'c_settled', 1)

@@ -1,11 +1,22 @@
 //! Redis at its memory limit: nothing new is taken, nothing is half written, and what was harvested waits.
 
 use crate::support::{
-    Batch, Kind, World, check, claude, client::id, for_both, gpt, nothing_is_left_behind, settles, until,
+    Batch, Kind, World, check,
+    check::{check_once, paid},
+    claude,
+    client::{Reply, id},
+    for_both, gpt, nothing_is_left_behind, settles, until,
 };
+use reqwest::Method;
 use serde_json::json;
 
-for_both!(a_full_redis_takes_nothing_and_loses_nothing, redis_fills_up_while_results_are_read);
+for_both!(
+    a_full_redis_takes_nothing_and_loses_nothing,
+    redis_fills_up_while_results_are_read,
+    room_is_promised_and_given_back,
+    the_cache_gives_way_before_a_batch_is_refused,
+    a_chunk_waits_at_its_provider_for_room,
+);
 
 fn batch() -> Batch {
     Batch::of((0..8).flat_map(|n| [claude(&format!("a {n}")), gpt(&format!("b {n}"))])).field("chunk", 4)
@@ -25,9 +36,33 @@ async fn noticed(world: &World) {
 }
 
 async fn refused(world: &World) {
-    let refused = Batch::of([claude("not now")]).post(world.client()).await;
-    assert!(["unavailable", "storage_full"].iter().any(|code| refused.json()["code"] == *code), "{}", refused.text);
-    assert!(refused.status == 503 || refused.status == 429, "{}", refused.text);
+    let before = world.redis.keys().await;
+    // One that needs little, one whose pages are refused on the way in, and a keyed one whose lock is.
+    let many = Batch::of((0..1_200).map(|n| claude(&format!("not now {n}"))));
+    for batch in [Batch::of([claude("not now")]), many.clone(), many.ndjson()] {
+        no_room(&batch.post(world.client()).await);
+    }
+    let (kind, body) = batch().body();
+    let keyed = world.client().request(Method::POST, "/batches").header("idempotency-key", "k");
+    no_room(&world.client().send(keyed.header("content-type", kind).body(body)).await);
+    let after = world.redis.keys().await;
+    let new: Vec<&String> = after.keys().filter(|key| !before.contains_key(*key)).collect();
+    assert!(!new.iter().any(|key| key.contains(":b:") || key.contains(":u:") || key.contains(":i:")), "{new:?}");
+}
+
+/// 429 with what it would have needed, what there is, and when to come again.
+fn no_room(reply: &Reply) {
+    reply.refused(429, "storage_full");
+    assert!(!reply.header("retry-after").is_empty(), "{}", reply.text);
+    if let Some(storage) = reply.json().get("storage") {
+        assert!(storage["max"].as_u64() > Some(0), "{storage}");
+        assert!(storage["needed"].as_u64() > storage["free"].as_u64() || storage["free"] == 0, "{storage}");
+    }
+}
+
+/// What is promised: the sum of all batches, or nothing.
+async fn promised(world: &World) -> u64 {
+    world.redis.command::<Option<u64>>(&["GET", "{default}:reserved"]).await.unwrap_or(0)
 }
 
 async fn a_full_redis_takes_nothing_and_loses_nothing(kind: Kind) {
@@ -72,4 +107,84 @@ async fn redis_fills_up_while_results_are_read(kind: Kind) {
     if kind == Kind::Ours {
         nothing_is_left_behind(&world).await; // takes a minute: what failed for lack of memory is leased so long
     }
+}
+
+async fn room_is_promised_and_given_back(kind: Kind) {
+    let world = World::with(kind, &[("BATCHGATE_LEASE", "1s"), ("BATCHGATE_STALL", "500ms")]).await;
+    world.sim.take(1_000.0).await;
+    // What fails once is asked again under a new chunk: the promise goes with it.
+    let batch = Batch::of(batch().prompts.into_iter().chain([gpt("[[flaky:1]] once")])).field("chunk", 4);
+    let object = batch.post(world.client()).await.accepted();
+    world.running(id(&object), 5).await;
+    let needed = promised(&world).await;
+    assert!(needed > 10_000, "room for 17 answers: {needed}");
+    let forecast = world.client().post("/batches?dry_run=true", "application/json", batch.body().1).await.ok();
+    let told = forecast["storage_bytes"].as_u64().expect("a number");
+    assert!(needed <= told && told < needed + 100, "one estimate: promised {needed}, foretold {told}");
+    // So little is left that the next one does not fit, though Redis is far from full.
+    let most = (world.redis.figure("used_memory").await + 2 * needed) * 10 / 9;
+    limit(&world, &most.to_string()).await;
+    let large = Batch::of((0..400).map(|n| gpt(&format!("too many {n}"))));
+    no_room(&large.post(world.client()).await);
+    assert_eq!(promised(&world).await, needed, "what is refused is promised nothing");
+    limit(&world, "0").await;
+    world.sim.advance(1_100.0).await;
+    world.sim.take(0.1).await;
+    settles(&world, &batch, id(&object)).await;
+    assert_eq!(promised(&world).await, 0);
+    nothing_is_left_behind(&world).await;
+    check(&world, &large).await;
+    assert_eq!(promised(&world).await, 0);
+}
+
+async fn the_cache_gives_way_before_a_batch_is_refused(kind: Kind) {
+    let world = World::with(kind, &[("BATCHGATE_CACHE_MAX", "1%")]).await;
+    let entries = async || world.redis.keys().await.keys().filter(|key| key.starts_with("{default}:c:")).count();
+    let old = Batch::of((0..600).map(|n| claude(&format!("old {n}"))));
+    check(&world, &old).await;
+    assert_eq!(entries().await, 600);
+    let new = Batch::of((0..200).map(|n| claude(&format!("new {n}"))));
+    // Room for the new ones is less than they are taken to need, and the old ones take more than that.
+    let limit_at = (world.redis.figure("used_memory").await + 20_000) * 10 / 9;
+    limit(&world, &limit_at.to_string()).await;
+    let object = until("the cache to give way to the new batch", async || {
+        let reply = new.post(world.client()).await;
+        if reply.status == 202 { Ok(reply.accepted()) } else { Err(reply.text) }
+    })
+    .await;
+    limit(&world, "0").await;
+    let kept = entries().await;
+    assert!((1..600).contains(&kept), "{kept} of 600 old answers stayed, and what was needed went");
+    world.client().ended(id(&object)).await;
+    check_once(&world, &new).await;
+    let bought: u64 = paid(&world).await.values().sum();
+    assert_eq!(bought, 800);
+    // The clock's job does the same for BATCHGATE_CACHE_MAX: a hundredth of 20 MB.
+    limit(&world, "20mb").await;
+    until("the cache to keep within its bound", async || {
+        let kept = entries().await;
+        if kept < 400 { Ok(()) } else { Err(kept) }
+    })
+    .await;
+    limit(&world, "0").await;
+    check_once(&world, &old).await; // what went is bought again, and right
+}
+
+async fn a_chunk_waits_at_its_provider_for_room(kind: Kind) {
+    let world = World::with(kind, &[("BATCHGATE_LEASE", "500ms"), ("BATCHGATE_STALL", "250ms")]).await;
+    world.sim.take(1_000.0).await;
+    let object = batch().post(world.client()).await.accepted();
+    world.running(id(&object), 4).await;
+    limit(&world, "1mb").await;
+    world.sim.advance(1_100.0).await;
+    until("the batch to say that it waits for room", async || {
+        let object = world.client().batch(id(&object)).await;
+        if object["waiting"][0]["reason"] == "storage" { Ok(()) } else { Err(object) }
+    })
+    .await;
+    limit(&world, "0").await;
+    world.sim.take(0.1).await;
+    settles(&world, &batch(), id(&object)).await;
+    assert_eq!(world.sim.calls("batches.create").await.len(), 4);
+    nothing_is_left_behind(&world).await;
 }

@@ -61,6 +61,18 @@ impl Redis {
         self.process.kill();
     }
 
+    /// `STOP` and `CONT` put it to sleep and wake it.
+    pub(crate) fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
+    /// A figure of INFO.
+    pub(crate) async fn figure(&self, name: &str) -> u64 {
+        let info: String = self.command(&["INFO"]).await;
+        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| panic!("no {name} in INFO"))
+    }
+
     /// Starts it again on the same data.
     pub(crate) async fn restart(&mut self) {
         self.process.kill();

@@ -1,0 +1,84 @@
+//! Room in Redis for what a batch will bring: reserved at accept, so that no harvest finds it full. Where there is none the
+//! cache gives way first, and only then is a batch refused.
+
+use super::{Gateway, submit::SubmitError};
+use crate::store::{
+    StoreError,
+    room::{CacheSize, Removed},
+};
+use std::time::Duration;
+
+/// Between two looks at the cache's size.
+const LOOK: Duration = Duration::from_secs(10);
+/// An estimate may be a fifth too low; where the cache is so near to being enough it is tried.
+const ABOUT: u64 = 5;
+/// What is made free at once where a write was refused: a fiftieth of all, at most this.
+const MOST_AT_ONCE: u64 = 64 << 20;
+
+/// Makes sure that so many bytes more can be promised; gives what may be promised in all, none without a bound.
+pub async fn ensure(gateway: &Gateway, needed: u64) -> Result<Option<u64>, SubmitError> {
+    let mut room = gateway.store.room().await?;
+    let shortage = room.shortage(needed);
+    if shortage > 0 {
+        shrink_if_enough(gateway, shortage, "reserve").await?;
+        room = gateway.store.room().await?;
+        if room.shortage(needed) > 0 {
+            metrics::counter!("batchgate_storage_full_total").increment(1);
+            return Err(SubmitError::Full(room.full(needed)));
+        }
+    }
+    Ok(room.allowance())
+}
+
+/// What to tell of a write that was refused, or of room that others were faster to take.
+pub async fn full(gateway: &Gateway, needed: u64) -> Result<SubmitError, StoreError> {
+    metrics::counter!("batchgate_storage_full_total").increment(1);
+    Ok(SubmitError::Full(gateway.store.room().await?.full(needed)))
+}
+
+/// Redis refused to keep something that is paid for: the cache gives way, as far as that helps.
+pub async fn give_way(gateway: &Gateway) {
+    let done = async {
+        let room = gateway.store.room().await?;
+        let lacking = room.used.saturating_sub(room.max) + (room.max / 50).min(MOST_AT_ONCE);
+        shrink_if_enough(gateway, lacking, "harvest").await
+    };
+    if let Err(error) = done.await {
+        tracing::warn!(%error, "make room in redis");
+    }
+}
+
+/// A job of the clock that one process does for all: keeps the cache within `BATCHGATE_CACHE_MAX`.
+pub async fn trim_cache(gateway: &Gateway) -> Result<(), StoreError> {
+    match gateway.store.turn("cache", LOOK).await {
+        Ok(false) => return Ok(()),
+        Ok(true) => {}
+        Err(error) if error.is_full() => {} // all the more reason
+        Err(error) => return Err(error),
+    }
+    let size = gateway.store.cache_size().await?;
+    tell(size);
+    let max = gateway.store.room().await?.max;
+    let Some(most) = gateway.settings.cache_max.bytes(max).filter(|most| size.bytes > *most) else { return Ok(()) };
+    // A little below, so that it does not begin anew with every answer.
+    shrink(gateway, size.bytes - (most - most / 20), "max").await
+}
+
+/// Removes nothing where even the whole cache would not be enough: it would cost money and help nobody.
+async fn shrink_if_enough(gateway: &Gateway, bytes: u64, why: &'static str) -> Result<(), StoreError> {
+    let size = gateway.store.cache_size().await?;
+    tell(size);
+    if size.bytes + size.bytes / ABOUT < bytes { Ok(()) } else { shrink(gateway, bytes, why).await }
+}
+
+async fn shrink(gateway: &Gateway, bytes: u64, why: &'static str) -> Result<(), StoreError> {
+    let Removed { entries, bytes: freed } = gateway.store.shrink_cache(bytes).await?;
+    tracing::info!(entries, freed, wanted = bytes, why, "cached answers gave way");
+    metrics::counter!("batchgate_cache_removed_total", "reason" => why).increment(entries);
+    Ok(())
+}
+
+fn tell(size: CacheSize) {
+    metrics::gauge!("batchgate_cache_entries").set(size.entries as f64);
+    metrics::gauge!("batchgate_cache_bytes").set(size.bytes as f64);
+}
