@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
-const CLIENTS: u64 = 4;
+const CLIENTS: u64 = 6;
 /// Once the chaos is over a batch must end within this.
 const STUCK: Duration = Duration::from_secs(180);
 
@@ -90,7 +90,7 @@ impl Sender {
             Some(old) if self.rng.random_bool(0.2) => old.batch.prompts.clone(),
             _ => Vec::new(),
         };
-        let most = if self.rng.random_bool(0.2) { 3_000 } else { 600 };
+        let most = if self.rng.random_bool(0.2) { 5_000 } else { 1_200 };
         let count = self.rng.random_range(20..most);
         let models: &[fn(&str) -> Prompt] = match self.rng.random_range(0..5) {
             0 => &[claude],

@@ -105,6 +105,7 @@ async fn run(kind: Kind, seed: u64, length: Duration, history: &History) {
     let over = Instant::now() + length;
     let clients = clients::start(&chaos, seed, over, history);
     chaos.rage(over).await;
+    let calm = Instant::now();
     chaos.calm().await;
     let mut sent = Vec::new();
     for client in clients {
@@ -113,5 +114,6 @@ async fn run(kind: Kind, seed: u64, length: Duration, history: &History) {
             Err(panic) => history.tell_and_panic(&format!("a client saw what must not be: {panic}")),
         }
     }
+    println!("  the last batch ended {:.0} s after the chaos", calm.elapsed().as_secs_f64());
     verdict::judge(&chaos, sent, history).await;
 }

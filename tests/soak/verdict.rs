@@ -13,10 +13,13 @@ use crate::{
     },
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 pub(crate) async fn judge(chaos: &Chaos, sent: Vec<Sent>, history: &History) {
-    let world = &chaos.world;
+    let (world, began) = (&chaos.world, Instant::now());
     for batch in &sent {
         ended_means_ended(world, batch, history).await;
     }
@@ -26,8 +29,7 @@ pub(crate) async fn judge(chaos: &Chaos, sent: Vec<Sent>, history: &History) {
         from_the_cache(world, batch, history).await;
     }
     assert_eq!(check::paid(world).await, before, "the second time nothing is bought");
-    let clients = sent.len();
-    println!("  {clients} batches judged; waiting for the sweeper");
+    println!("  {} batches judged in {:.0} s", sent.len(), began.elapsed().as_secs_f64());
     time_passes(world, Duration::from_secs(11 * 60)).await;
     nothing_is_left_behind(world).await;
 }
