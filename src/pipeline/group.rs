@@ -52,8 +52,15 @@ mod tests {
     use bytes::Bytes;
 
     fn answer(bytes: usize) -> Answer {
-        // Noise, so that it does not pack to nothing.
-        let body: Vec<u8> = (0..bytes as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
+        // Noise (xorshift), so that it does not pack to nothing.
+        let mut state = 1u64;
+        let noise = |_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[3]
+        };
+        let body: Vec<u8> = (0..bytes).map(noise).collect();
         Answer { reading: Reading::default(), body: Bytes::from(body), request_id: Some("r".to_owned()) }
     }
 
