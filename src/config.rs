@@ -12,12 +12,23 @@ use crate::{
     },
     pipeline::{Settings, reconcile::Mode},
     provider::secret::Secret,
-    telemetry::LogFormat,
+    telemetry::{self, LogFormat},
 };
 use serde::Deserialize;
+<<<<<<< HEAD
 use std::{collections::BTreeMap, net::SocketAddr, path::Path, str::FromStr, time::Duration};
 use teams::FileTeams;
 use value::{cache_max, duration, key_hash, size};
+||||||| a34d9c1
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, str::FromStr, time::Duration};
+use value::{duration, key_hash, size};
+=======
+use std::{
+    collections::BTreeMap, ffi::OsString, net::SocketAddr, ops::RangeInclusive, path::Path, str::FromStr,
+    time::Duration,
+};
+use value::{duration, key_hash, size};
+>>>>>>> copy
 
 /// Which parts of the gateway run in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -33,21 +44,33 @@ pub enum Role {
 pub struct Config {
     /// `BATCHGATE_LISTEN` (127.0.0.1:8080).
     pub listen: SocketAddr,
+<<<<<<< HEAD
     /// `BATCHGATE_REDIS_URL`; absent on a loopback listener: a private redis-server is started.
     pub redis_url: Option<String>,
     /// `[teams.NAME]` of the file, and `BATCHGATE_KEY_HASHES` (`sha256:<64 hex digits>`, comma-separated): keys of the team
     /// `default`, an admin. Neither: open, on loopback only.
     pub teams: Teams,
+||||||| a34d9c1
+    /// `BATCHGATE_REDIS_URL`; absent on a loopback listener: a private redis-server is started.
+    pub redis_url: Option<String>,
+    /// `BATCHGATE_KEY_HASHES`: `sha256:<64 hex digits>`, comma-separated; empty: open, on loopback only.
+    pub key_hashes: Vec<[u8; 32]>,
+=======
+    /// `BATCHGATE_REDIS_URL`, which may hold a password; absent on a loopback listener: a private redis-server is started.
+    pub redis_url: Option<Secret>,
+    /// `BATCHGATE_KEY_HASHES`: `sha256:<64 hex digits>`, comma-separated; empty: open, on loopback only.
+    pub key_hashes: Vec<[u8; 32]>,
+>>>>>>> copy
     pub accounts: Vec<AccountConfig>,
-    /// `BATCHGATE_WORKERS` (8): chunks stepped at once.
+    /// `BATCHGATE_WORKERS` (8; 1 to 1,024): chunks stepped at once.
     pub workers: usize,
     /// `BATCHGATE_MAX_BODY` (4GiB).
     pub max_body: u64,
-    /// `BATCHGATE_MAX_UPLOADS` (4): bodies read at once; more wait.
+    /// `BATCHGATE_MAX_UPLOADS` (4; 1 to 1,024): bodies read at once; more wait.
     pub max_uploads: usize,
     /// `BATCHGATE_STALL` (15s): no byte moved on a provider connection.
     pub stall: Duration,
-    /// `BATCHGATE_CREATE_TIMEOUT` (10m).
+    /// `BATCHGATE_CREATE_TIMEOUT` (10m); at least the stall.
     pub create_timeout: Duration,
     /// `BATCHGATE_METRICS_LISTEN`: `/metrics` on a listener of its own, without a key; absent: beside the API, with one.
     pub metrics_listen: Option<SocketAddr>,
@@ -78,6 +101,17 @@ pub struct AccountConfig {
 /// Requests an `openai-online` server gets at once unless configured otherwise.
 const DEFAULT_CONCURRENCY: usize = 8;
 const MAX_CONCURRENCY: usize = 1_024;
+/// Chunks worked on, or bodies read, at once.
+const MAX_AT_ONCE: usize = 1_024;
+/// Most prompts of a batch, so of a chunk.
+const MAX_CHUNK: usize = 1_000_000;
+/// A lease is renewed at a third of it, over a network.
+const SHORTEST_LEASE: Duration = Duration::from_millis(300);
+/// The longest wait for anything that is waited for.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Variables by name; a value need not be text before somebody asks for it.
+pub type Environment = BTreeMap<String, OsString>;
 
 /// The file's tables; scalars are environment only.
 #[derive(Debug, Default, Deserialize)]
@@ -108,9 +142,10 @@ impl Config {
     /// # Errors
     /// Every mistake, each naming its setting and remedy.
     pub fn load(path: Option<&Path>) -> Result<Config, Vec<String>> {
-        #[expect(clippy::disallowed_methods, reason = "config is the one place that reads the environment")]
-        let environment: BTreeMap<String, String> = std::env::vars().collect();
-        let path = path.map(Path::to_owned).or_else(|| environment.get("BATCHGATE_CONFIG").map(Into::into));
+        let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        let environment: Environment = variables.collect();
+        let named = environment.get("BATCHGATE_CONFIG").filter(|path| !path.is_empty());
+        let path = path.map(Path::to_owned).or_else(|| named.map(Into::into));
         let text = match path.map(|path| (std::fs::read_to_string(&path), path)) {
             None => String::new(),
             Some((Ok(text), _)) => text,
@@ -123,7 +158,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub fn parse(environment: &BTreeMap<String, String>, file: &str) -> Result<Config, Vec<String>> {
+    pub fn parse(environment: &Environment, file: &str) -> Result<Config, Vec<String>> {
         let mut reader = Reader { environment, mistakes: Vec::new() };
         let config = reader.config(file);
         if reader.mistakes.is_empty() { Ok(config) } else { Err(reader.mistakes) }
@@ -135,35 +170,51 @@ impl Config {
 }
 
 struct Reader<'a> {
-    environment: &'a BTreeMap<String, String>,
+    environment: &'a Environment,
     mistakes: Vec<String>,
 }
 
 impl Reader<'_> {
     fn config(&mut self, file: &str) -> Config {
         let seconds = Duration::from_secs;
-        let stall = self.read("BATCHGATE_STALL", duration, seconds(15));
-        let lease = self.read("BATCHGATE_LEASE", duration, seconds(30));
-        if lease < stall * 2 {
+        let stall = self.waiting("BATCHGATE_STALL", seconds(15));
+        let lease = self.waiting("BATCHGATE_LEASE", seconds(30));
+        let create_timeout = self.waiting("BATCHGATE_CREATE_TIMEOUT", seconds(600));
+        let (poll_min, poll_max) =
+            (self.waiting("BATCHGATE_POLL_MIN", seconds(5)), self.waiting("BATCHGATE_POLL_MAX", seconds(60)));
+        self.check_times(stall, lease, create_timeout);
+        if poll_max < poll_min {
             self.mistakes.push(format!(
-                "BATCHGATE_LEASE ({lease:?}) must be at least twice BATCHGATE_STALL ({stall:?}): \
-                 a worker that waits for a stalled provider would lose its chunk"
+                "BATCHGATE_POLL_MIN ({poll_min:?}) must be at most BATCHGATE_POLL_MAX ({poll_max:?}): polls begin with the one \
+                 and slow down to the other"
             ));
         }
-        let (poll_min, poll_max) = (
-            self.read("BATCHGATE_POLL_MIN", duration, seconds(5)),
-            self.read("BATCHGATE_POLL_MAX", duration, seconds(60)),
-        );
-        if stall.is_zero() {
-            self.mistakes.push("BATCHGATE_STALL must be above zero".to_owned());
-        }
-        if poll_min.is_zero() || poll_max < poll_min {
-            self.mistakes.push("BATCHGATE_POLL_MIN must be above zero and at most BATCHGATE_POLL_MAX".to_owned());
-        }
         let listen = self.read("BATCHGATE_LISTEN", parsed, SocketAddr::from(([127, 0, 0, 1], 8080)));
+<<<<<<< HEAD
         let (accounts, teams) = self.tables(file, listen);
         let redis_url = self.text("BATCHGATE_REDIS_URL");
         if redis_url.is_none() && !listen.ip().is_loopback() {
+||||||| a34d9c1
+        let key_hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
+        if key_hashes.is_empty() && !listen.ip().is_loopback() {
+            self.mistakes.push(format!(
+                "no key is configured and {listen} is not a loopback address: set BATCHGATE_KEY_HASHES \
+                 (`batchgate key new TEAM` prints one), or listen on 127.0.0.1"
+            ));
+        }
+        let redis_url = self.text("BATCHGATE_REDIS_URL");
+        if redis_url.is_none() && !listen.ip().is_loopback() {
+=======
+        let key_hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
+        if key_hashes.is_empty() && !listen.ip().is_loopback() {
+            self.mistakes.push(format!(
+                "no key is configured and {listen} is not a loopback address: set BATCHGATE_KEY_HASHES \
+                 (`batchgate key new TEAM` prints one), or listen on 127.0.0.1"
+            ));
+        }
+        let redis_url = self.read("BATCHGATE_REDIS_URL", |text| redis_url(text).map(Some), None);
+        if self.text("BATCHGATE_REDIS_URL").is_none() && !listen.ip().is_loopback() {
+>>>>>>> copy
             self.mistakes.push("BATCHGATE_REDIS_URL is required unless the listener is a loopback address".to_owned());
         }
         let janitor = self.read("BATCHGATE_JANITOR", duration, seconds(600));
@@ -173,9 +224,9 @@ impl Reader<'_> {
         let settings = Settings {
             deployment: self.text("BATCHGATE_DEPLOYMENT").unwrap_or_else(|| "default".to_owned()),
             namespace: "default".to_owned(),
-            chunk: self.positive("BATCHGATE_CHUNK", 5_000),
+            chunk: self.within("BATCHGATE_CHUNK", 5_000, 1..=MAX_CHUNK),
             chunk_bytes: self.read("BATCHGATE_CHUNK_BYTES", size, 64 << 20),
-            attempts: u8::try_from(self.positive("BATCHGATE_ATTEMPTS", 3)).unwrap_or(u8::MAX),
+            attempts: self.within("BATCHGATE_ATTEMPTS", 3, 1..=u8::MAX),
             poll_min,
             poll_max,
             lease,
@@ -190,16 +241,26 @@ impl Reader<'_> {
         Config {
             listen,
             redis_url,
+<<<<<<< HEAD
             teams,
             accounts,
             workers: self.positive("BATCHGATE_WORKERS", 8),
+||||||| a34d9c1
+            key_hashes,
+            accounts: self.accounts(file),
+            workers: self.positive("BATCHGATE_WORKERS", 8),
+=======
+            key_hashes,
+            accounts: self.accounts(file),
+            workers: self.within("BATCHGATE_WORKERS", 8, 1..=MAX_AT_ONCE),
+>>>>>>> copy
             max_body: self.read("BATCHGATE_MAX_BODY", size, 4 << 30),
-            max_uploads: self.positive("BATCHGATE_MAX_UPLOADS", 4),
+            max_uploads: self.within("BATCHGATE_MAX_UPLOADS", 4, 1..=MAX_AT_ONCE),
             stall,
-            create_timeout: self.read("BATCHGATE_CREATE_TIMEOUT", duration, seconds(600)),
+            create_timeout,
             metrics_listen: self.read("BATCHGATE_METRICS_LISTEN", |text| parsed(text).map(Some), None),
             collector: self.read("BATCHGATE_OTLP_ENDPOINT", |text| collector(text).map(Some), None),
-            log: self.text("BATCHGATE_LOG").unwrap_or_else(|| "info".to_owned()),
+            log: self.read("BATCHGATE_LOG", log_filter, "info".to_owned()),
             log_format,
             #[cfg(feature = "failpoints")]
             failpoints: self.read(crate::failpoint::VARIABLE, crate::failpoint::Plan::parse, Default::default()),
@@ -207,9 +268,42 @@ impl Reader<'_> {
         }
     }
 
+<<<<<<< HEAD
     /// The file's tables, and what the environment says in their place.
     fn tables(&mut self, text: &str, listen: SocketAddr) -> (Vec<AccountConfig>, Teams) {
         let file: File = match toml::from_str(text) {
+||||||| a34d9c1
+    // Providers: the file's table, else the two whose key is in the environment.
+
+    fn accounts(&mut self, file: &str) -> Vec<AccountConfig> {
+        let file: File = match toml::from_str(file) {
+=======
+    /// Times that have to fit together.
+    fn check_times(&mut self, stall: Duration, lease: Duration, create_timeout: Duration) {
+        if lease < stall * 2 {
+            self.mistakes.push(format!(
+                "BATCHGATE_LEASE ({lease:?}) must be at least twice BATCHGATE_STALL ({stall:?}): \
+                 a worker that waits for a stalled provider would lose its chunk"
+            ));
+        }
+        if lease < SHORTEST_LEASE {
+            self.mistakes.push(format!(
+                "BATCHGATE_LEASE ({lease:?}) must be at least {SHORTEST_LEASE:?}: it is renewed at a third of it, over a network"
+            ));
+        }
+        if create_timeout < stall {
+            self.mistakes.push(format!(
+                "BATCHGATE_CREATE_TIMEOUT ({create_timeout:?}) must be at least BATCHGATE_STALL ({stall:?}): every create that \
+                 takes longer is in doubt, and looked for instead of waited for"
+            ));
+        }
+    }
+
+    // Providers: the file's table, else the two whose key is in the environment.
+
+    fn accounts(&mut self, file: &str) -> Vec<AccountConfig> {
+        let file: File = match toml::from_str(file) {
+>>>>>>> copy
             Ok(file) => file,
             Err(why) => {
                 self.mistakes.push(format!("the configuration file: {}", why.to_string().trim()));
@@ -337,8 +431,15 @@ impl Reader<'_> {
     // Single settings.
 
     /// A variable that is set to nothing is not set: compose files cannot say it otherwise.
-    fn text(&self, name: &str) -> Option<String> {
-        self.environment.get(name).filter(|text| !text.is_empty()).cloned()
+    fn text(&mut self, name: &str) -> Option<String> {
+        let value = self.environment.get(name).filter(|value| !value.is_empty())?;
+        if value.to_str().is_none() {
+            let mistake = format!("{name}: its value is not UTF-8 text; set it anew");
+            if !self.mistakes.contains(&mistake) {
+                self.mistakes.push(mistake);
+            }
+        }
+        value.to_str().map(str::to_owned)
     }
 
     fn read<T>(&mut self, name: &str, parse: impl Fn(&str) -> Result<T, String>, default: T) -> T {
@@ -361,12 +462,25 @@ impl Reader<'_> {
         self.read(name, lasting, default)
     }
 
-    fn positive(&mut self, name: &str, default: usize) -> usize {
-        let positive = |text: &str| match text.parse() {
-            Ok(number) if number > 0 => Ok(number),
-            _ => Err("must be a whole number above zero".to_owned()),
+    /// A time that something is waited for.
+    fn waiting(&mut self, name: &str, default: Duration) -> Duration {
+        let waiting = |text: &str| match duration(text)? {
+            Duration::ZERO => Err("must be above zero".to_owned()),
+            wait if wait > LONGEST_WAIT => Err(format!("must be at most 24h, and is {text}")),
+            wait => Ok(wait),
         };
-        self.read(name, positive, default)
+        self.read(name, waiting, default)
+    }
+
+    fn within<N>(&mut self, name: &str, default: N, range: RangeInclusive<N>) -> N
+    where
+        N: Copy + PartialOrd + FromStr + std::fmt::Display,
+    {
+        let within = |text: &str| match text.parse() {
+            Ok(number) if range.contains(&number) => Ok(number),
+            _ => Err(format!("must be a whole number from {} to {}, and is {text:?}", range.start(), range.end())),
+        };
+        self.read(name, within, default)
     }
 
     fn list<T>(&mut self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
@@ -401,6 +515,7 @@ fn collector(text: &str) -> Result<String, String> {
     }
 }
 
+<<<<<<< HEAD
 /// From a tenth of a second, for tests, to an hour.
 fn reconcile_every(text: &str) -> Result<Duration, String> {
     match duration(text)? {
@@ -409,6 +524,27 @@ fn reconcile_every(text: &str) -> Result<Duration, String> {
     }
 }
 
+||||||| a34d9c1
+=======
+/// The address alone is looked at: what else is wrong Redis says.
+fn redis_url(text: &str) -> Result<Secret, String> {
+    let known = ["redis://", "rediss://", "unix://", "redis+unix://"];
+    let address = known.iter().find_map(|scheme| text.strip_prefix(scheme));
+    match address {
+        Some(address) if !address.is_empty() => Ok(Secret::new(text)),
+        // Not quoted: it may hold a password.
+        _ => {
+            Err("is not the URL of a Redis: write redis://HOST:6379, rediss://USER:PASSWORD@HOST:6379 or unix:///PATH"
+                .to_owned())
+        }
+    }
+}
+
+fn log_filter(text: &str) -> Result<String, String> {
+    telemetry::check_filter(text).map(|()| text.to_owned())
+}
+
+>>>>>>> copy
 fn log_format(text: &str) -> Result<LogFormat, String> {
     match text {
         "text" => Ok(LogFormat::Text),
@@ -422,7 +558,7 @@ mod tests {
     use super::*;
 
     fn parse(pairs: &[(&str, &str)], file: &str) -> Result<Config, Vec<String>> {
-        let environment = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let environment = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
         Config::parse(&environment, file)
     }
 
@@ -457,6 +593,61 @@ mod tests {
         ] {
             assert!(mistakes.iter().any(|mistake| mistake.contains(name)), "{name}: {mistakes:?}");
         }
+    }
+
+    /// Each alone: the variable's name, and what is said of it.
+    #[test]
+    fn what_cannot_work_is_told_with_its_remedy() {
+        for (given, piece) in [
+            (&[("BATCHGATE_LEASE", "29s")][..], "at least twice BATCHGATE_STALL (15s)"),
+            (&[("BATCHGATE_STALL", "16s")], "BATCHGATE_LEASE (30s) must be at least twice BATCHGATE_STALL (16s)"),
+            (
+                &[("BATCHGATE_LEASE", "200ms"), ("BATCHGATE_STALL", "100ms")],
+                "BATCHGATE_LEASE (200ms) must be at least 300ms",
+            ),
+            (&[("BATCHGATE_LEASE", "0s")], "BATCHGATE_LEASE: must be above zero"),
+            (&[("BATCHGATE_STALL", "0ms")], "BATCHGATE_STALL: must be above zero"),
+            (&[("BATCHGATE_CREATE_TIMEOUT", "0s")], "BATCHGATE_CREATE_TIMEOUT: must be above zero"),
+            (&[("BATCHGATE_CREATE_TIMEOUT", "14s")], "BATCHGATE_CREATE_TIMEOUT (14s) must be at least BATCHGATE_STALL"),
+            (&[("BATCHGATE_POLL_MIN", "2m")], "BATCHGATE_POLL_MIN (120s) must be at most BATCHGATE_POLL_MAX (60s)"),
+            (&[("BATCHGATE_POLL_MAX", "25h")], "BATCHGATE_POLL_MAX: must be at most 24h"),
+            (&[("BATCHGATE_ATTEMPTS", "256")], "BATCHGATE_ATTEMPTS: must be a whole number from 1 to 255"),
+            (&[("BATCHGATE_ATTEMPTS", "0")], "BATCHGATE_ATTEMPTS: must be a whole number from 1 to 255"),
+            (&[("BATCHGATE_WORKERS", "0")], "BATCHGATE_WORKERS: must be a whole number from 1 to 1024"),
+            (&[("BATCHGATE_WORKERS", "18446744073709551615")], "BATCHGATE_WORKERS: must be"),
+            (&[("BATCHGATE_MAX_UPLOADS", "-1")], "BATCHGATE_MAX_UPLOADS: must be"),
+            (&[("BATCHGATE_CHUNK", "1000001")], "BATCHGATE_CHUNK: must be"),
+            (&[("BATCHGATE_CHUNK_BYTES", "0")], "BATCHGATE_CHUNK_BYTES"),
+            (&[("BATCHGATE_RETENTION", "0s")], "BATCHGATE_RETENTION: must be from 1s to ten years"),
+            (&[("BATCHGATE_LOG", "info,batchgate=louder")], "BATCHGATE_LOG"),
+            (&[("BATCHGATE_LOG", "inof")], "BATCHGATE_LOG: \"inof\" is no level"),
+            (&[("BATCHGATE_LOG_FORMAT", "xml")], "BATCHGATE_LOG_FORMAT: must be text or json"),
+            (&[("BATCHGATE_REDIS_URL", "127.0.0.1:6379")], "BATCHGATE_REDIS_URL: is not the URL of a Redis"),
+            (&[("BATCHGATE_METRICS_LISTEN", "9090")], "BATCHGATE_METRICS_LISTEN"),
+        ] {
+            let mut pairs = vec![("ANTHROPIC_API_KEY", "k")];
+            pairs.extend(given);
+            let mistakes = parse(&pairs, "").expect_err("it cannot work");
+            assert!(mistakes.len() == 1 && mistakes[0].contains(piece), "{given:?}: {mistakes:?}");
+        }
+        for fine in ["debug", "info,hyper=warn", "off", "batchgate[step]=debug"] {
+            parse(&[("ANTHROPIC_API_KEY", "k"), ("BATCHGATE_LOG", fine)], "").expect(fine);
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_no_text_is_told_and_a_password_is_not() {
+        use std::os::unix::ffi::OsStringExt;
+        let mut environment = Environment::from([("ANTHROPIC_API_KEY".to_owned(), "k".into())]);
+        environment.insert("BATCHGATE_REDIS_URL".to_owned(), "redis://:hunter2@127.0.0.1".into());
+        let config = Config::parse(&environment, "").expect("enough to start");
+        assert!(!format!("{config:?}").contains("hunter2"));
+        environment.insert("BATCHGATE_DEPLOYMENT".to_owned(), OsString::from_vec(vec![b'a', 0xff]));
+        environment.insert("OPENAI_API_KEY".to_owned(), OsString::from_vec(vec![0xff]));
+        environment.insert("SOMETHING_ELSE".to_owned(), OsString::from_vec(vec![0xff]));
+        let mistakes = Config::parse(&environment, "").expect_err("two are no text");
+        assert_eq!(mistakes.len(), 2, "{mistakes:?}");
+        assert!(mistakes.iter().all(|mistake| mistake.contains("not UTF-8")), "{mistakes:?}");
     }
 
     #[test]

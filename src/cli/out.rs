@@ -81,14 +81,17 @@ pub(crate) fn json(value: &Value) -> io::Result<()> {
 pub(crate) fn lines(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     if stdout.is_terminal() {
-        let text = String::from_utf8_lossy(bytes);
-        for line in text.split_terminator('\n') {
-            writeln!(stdout, "{}", inert(line))?;
-        }
+        stdout.write_all(inert_lines(bytes).as_bytes())?;
     } else {
         stdout.write_all(bytes)?;
     }
     stdout.flush()
+}
+
+/// Whole lines as a terminal may have them.
+pub(crate) fn inert_lines(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.split_terminator('\n').map(|line| format!("{}\n", inert(line))).collect()
 }
 
 #[cfg(test)]
@@ -102,6 +105,12 @@ mod tests {
         assert_eq!(inert("\x1b[2J\x1b]0;owned\x07"), "\\u001b[2J\\u001b]0;owned\\u0007");
         assert_eq!(inert("a\r\nok: all paid\u{9b}31m\u{7f}"), "a\\u000d\\u000aok: all paid\\u009b31m\\u007f");
         assert_eq!(inert("\u{202e}gpj.exe\u{2066}"), "\\u202egpj.exe\\u2066");
+    }
+
+    #[test]
+    fn lines_stay_lines() {
+        assert_eq!(inert_lines(b"{\"a\": \"\x1b[2J\"}\n{}\n"), "{\"a\": \"\\u001b[2J\"}\n{}\n");
+        assert_eq!(inert_lines(b""), "");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{
 use anyhow::Context;
 use futures_util::StreamExt;
 use serde_json::Value;
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, io::IsTerminal, path::PathBuf, time::Duration};
 use tokio::io::AsyncWriteExt;
 
 /// Tries in a row, 0.5 s, 1 s, 2 s, ... apart, after which a gateway that never answered counts as unreachable,
@@ -144,8 +144,10 @@ async fn copy(client: &Client, id: &str, read: Read, sink: &mut Sink, cursor: &m
 enum Sink {
     Stdout,
     Memory(Vec<u8>),
-    /// A device or a pipe: written as it is.
+    /// A pipe or a device: written as it is.
     Stream(tokio::fs::File),
+    /// A terminal by its name (`/dev/tty`): as standard output is, where it is one.
+    Terminal(tokio::fs::File),
     /// A file, under another name until it is complete.
     File {
         file: tokio::fs::File,
@@ -167,7 +169,12 @@ impl Sink {
             tokio::fs::File::create(&part).await
         };
         let file = opened.with_context(|| format!("write to {}", path.display()))?;
-        Ok(if in_place { Sink::Stream(file) } else { Sink::File { file, part, path: path.clone() } })
+        let terminal = file.try_clone().await?.into_std().await.is_terminal();
+        Ok(match in_place {
+            true if terminal => Sink::Terminal(file),
+            true => Sink::Stream(file),
+            false => Sink::File { file, part, path: path.clone() },
+        })
     }
 
     async fn write(&mut self, lines: &[u8]) -> Result<(), Failure> {
@@ -178,6 +185,7 @@ impl Sink {
                 Ok(())
             }
             Sink::Stream(file) => Ok(file.write_all(lines).await?),
+            Sink::Terminal(file) => Ok(file.write_all(out::inert_lines(lines).as_bytes()).await?),
             Sink::File { file, part, .. } => {
                 Ok(file.write_all(lines).await.with_context(|| format!("write to {}", part.display()))?)
             }
@@ -187,7 +195,7 @@ impl Sink {
     async fn close(self) -> Result<(), Failure> {
         match self {
             Sink::Stdout | Sink::Memory(_) => {}
-            Sink::Stream(mut file) => file.flush().await?,
+            Sink::Stream(mut file) | Sink::Terminal(mut file) => file.flush().await?,
             Sink::File { mut file, part, path } => {
                 file.flush().await.with_context(|| format!("write to {}", part.display()))?;
                 drop(file);

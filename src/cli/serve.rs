@@ -29,7 +29,7 @@ const REDIS_START: Duration = Duration::from_secs(30);
 /// After the first signal, steps in hand and bodies being read get this long.
 const DRAIN: Duration = Duration::from_secs(25);
 /// After the last step, answers being sent get this long.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
+const LAST_ANSWERS: Duration = Duration::from_secs(4);
 
 /// Run the gateway: API and worker in one process
 #[derive(clap::Args, Debug)]
@@ -46,7 +46,8 @@ pub(super) struct ServeArgs {
 pub(super) async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
     let config = Config::load(args.config.as_deref()).map_err(mistakes)?;
     let _telemetry = telemetry::install(&config.log, config.log_format, config.collector.as_deref())
-        .map_err(|why| anyhow::anyhow!("BATCHGATE_OTLP_ENDPOINT: {why}"))?;
+        .map_err(|why| anyhow::anyhow!("BATCHGATE_LOG or BATCHGATE_OTLP_ENDPOINT: {why}"))?;
+    let providers = providers(&config).map_err(mistakes)?;
     #[cfg(feature = "failpoints")]
     crate::failpoint::arm(config.failpoints.clone());
     let (private, url) = redis(&config).await?;
@@ -55,7 +56,7 @@ pub(super) async fn run(args: &ServeArgs) -> anyhow::Result<bool> {
         Some(address) => Some(TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?),
         None => None,
     };
-    let served = serve(&config, args, &url, Listeners { api: listener, metrics }).await;
+    let served = serve(&config, args, (&url, providers), Listeners { api: listener, metrics }).await;
     if let Some(private) = private {
         private.stop().await?;
     }
@@ -71,7 +72,7 @@ pub(super) fn mistakes(mistakes: Vec<String>) -> anyhow::Error {
 /// The configured Redis, or a private one: only on a loopback listener, and said loudly.
 pub(super) async fn redis(config: &Config) -> anyhow::Result<(Option<PrivateRedis>, String)> {
     if let Some(url) = &config.redis_url {
-        return Ok((None, url.clone()));
+        return Ok((None, url.reveal().to_owned()));
     }
     let home = Path::new("batchgate-data");
     tracing::warn!(data = %home.display(), "BATCHGATE_REDIS_URL is not set: starting a private redis-server, with its data here");
@@ -90,12 +91,17 @@ struct Listeners {
     metrics: Option<TcpListener>,
 }
 
-async fn serve(config: &Config, args: &ServeArgs, redis_url: &str, listeners: Listeners) -> anyhow::Result<bool> {
+async fn serve(
+    config: &Config,
+    args: &ServeArgs,
+    (redis_url, providers): (&str, BTreeMap<String, Provider>),
+    listeners: Listeners,
+) -> anyhow::Result<bool> {
     let role = args.role;
     // A Redis that does not answer is waited for, but not past the order to stop: process 1 of a container has no other end.
     let told_to_stop = lifecycle::signal()?;
     let gateway = tokio::select! {
-        gateway = gateway(config, redis_url) => Arc::new(gateway?),
+        gateway = gateway(config, redis_url, providers) => Arc::new(gateway?),
         () = told_to_stop => return Ok(true),
     };
     let (tasks, beats) = (Tasks::default(), Heartbeats::default());
@@ -163,11 +169,19 @@ async fn second(first: impl Future<Output = ()>) {
     }
 }
 
-async fn gateway(config: &Config, redis_url: &str) -> anyhow::Result<Gateway> {
-    let mut providers = BTreeMap::new();
+/// Every account's way to its provider; all that is wrong with them, at once.
+fn providers(config: &Config) -> Result<BTreeMap<String, Provider>, Vec<String>> {
+    let (mut providers, mut mistakes) = (BTreeMap::new(), Vec::new());
     for account in &config.accounts {
-        providers.insert(account.route.account.clone(), connect_account(config, account)?);
+        match connect_account(config, account) {
+            Ok(provider) => drop(providers.insert(account.route.account.clone(), provider)),
+            Err(why) => mistakes.push(why.to_string()),
+        }
     }
+    if mistakes.is_empty() { Ok(providers) } else { Err(mistakes) }
+}
+
+async fn gateway(config: &Config, redis_url: &str, providers: BTreeMap<String, Provider>) -> anyhow::Result<Gateway> {
     let settings = config.settings.clone();
     let store = connect(redis_url, &settings.namespace).await?;
     Ok(Gateway { store, providers, routes: config.routes(), settings, wake: Wake::default() })

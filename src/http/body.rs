@@ -25,11 +25,13 @@ use tokio::{
 };
 use tokio_util::io::StreamReader;
 
-/// A body on which nothing arrives for so long is broken off.
+/// A body is broken off if this much waiting for it brings less than [`PROGRESS`].
 const STALL: Duration = Duration::from_secs(60);
+/// Fewer bytes are no progress: one a minute would hold one of the few places for reading, for ever.
+const PROGRESS: u64 = 1_024;
 /// After an error the rest of a body is read up to this bound, so that the client gets to see the answer.
 const DRAIN_BYTES: u64 = 8 << 20;
-const DRAIN_TIME: Duration = Duration::from_secs(5);
+const DRAIN_TIME: Duration = Duration::from_secs(3);
 /// Decoded bytes handed on at once.
 const PIECE: usize = 64 << 10;
 /// zstd's window in memory, as a power of two: 8 MiB, what every decoder must take and none has to exceed (RFC 9659).
@@ -113,7 +115,6 @@ impl Incoming {
 
     /// The next piece; `None` at the proper end.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
-        self.source.wire().expect_soon();
         let read = match &mut self.source {
             Source::Plain(wire) => wire.next().await.transpose(),
             Source::Gzip(decoder) => piece(decoder, &mut self.buffer).await,
@@ -131,9 +132,10 @@ impl Incoming {
         let malformed = |detail: String| ApiError::new(Code::MalformedBody, detail);
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Fault>()) {
             Some(Fault::BrokenOff) => malformed("the body broke off; send it again".to_owned()),
-            Some(Fault::Stalled) => {
-                malformed(format!("nothing of the body arrived for {} s; send it again", STALL.as_secs()))
-            }
+            Some(Fault::Stalled) => malformed(format!(
+                "less than {PROGRESS} bytes of the body arrived in {} s; send it again",
+                STALL.as_secs()
+            )),
             Some(Fault::TooLarge) => too_large(self.max),
             None => {
                 let hint = match self.coding {
@@ -167,16 +169,6 @@ impl Incoming {
     }
 }
 
-impl Source {
-    fn wire(&mut self) -> &mut Wire {
-        match self {
-            Source::Plain(wire) => wire,
-            Source::Gzip(decoder) => decoder.get_mut().get_mut(),
-            Source::Zstd(decoder) => decoder.get_mut().get_mut(),
-        }
-    }
-}
-
 /// Some decoded bytes; `None` at the end of the last member.
 async fn piece(decoder: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io::Result<Option<Bytes>> {
     buffer.reserve(PIECE);
@@ -188,7 +180,38 @@ async fn piece(decoder: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) ->
 struct Wire {
     stream: BodyDataStream,
     left: u64,
+    patience: Patience,
     silence: Pin<Box<Sleep>>,
+}
+
+/// How much waiting is left before there has to be progress. Only waiting counts: while we are busy nobody can send.
+struct Patience {
+    limit: Duration,
+    left: Duration,
+    /// Came since the last progress.
+    came: u64,
+    /// Somebody waits since then.
+    since: Option<Instant>,
+}
+
+impl Patience {
+    fn new(limit: Duration) -> Patience {
+        Patience { limit, left: limit, came: 0, since: None }
+    }
+
+    /// Nothing is there yet: when this ends.
+    fn wait(&mut self, now: Instant) -> Instant {
+        *self.since.get_or_insert(now) + self.left
+    }
+
+    fn came(&mut self, bytes: u64, now: Instant) {
+        let waited = self.since.take().map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        self.left = self.left.saturating_sub(waited);
+        self.came = self.came.saturating_add(bytes);
+        if self.came >= PROGRESS {
+            *self = Patience::new(self.limit);
+        }
+    }
 }
 
 /// Why the wire gives no more.
@@ -204,12 +227,8 @@ enum Fault {
 
 impl Wire {
     fn new(body: Body, max: u64) -> Wire {
-        Wire { stream: body.into_data_stream(), left: max, silence: Box::pin(tokio::time::sleep(STALL)) }
-    }
-
-    /// Silence is counted from when somebody listens: while we were busy nobody could send.
-    fn expect_soon(&mut self) {
-        self.silence.as_mut().reset(Instant::now() + STALL);
+        let silence = Box::pin(tokio::time::sleep(STALL));
+        Wire { stream: body.into_data_stream(), left: max, patience: Patience::new(STALL), silence }
     }
 }
 
@@ -219,10 +238,15 @@ impl Stream for Wire {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         let fault = |fault: Fault| Poll::Ready(Some(Err(io::Error::other(fault))));
         let Poll::Ready(next) = self.stream.poll_next_unpin(context) else {
+            let end = self.patience.wait(Instant::now());
+            if self.silence.deadline() != end {
+                self.silence.as_mut().reset(end);
+            }
             ready!(self.silence.as_mut().poll(context));
             return fault(Fault::Stalled);
         };
-        self.expect_soon();
+        let length = next.as_ref().and_then(|piece| piece.as_ref().ok()).map_or(0, |piece| piece.len() as u64);
+        self.patience.came(length, Instant::now());
         match next {
             None => Poll::Ready(None),
             Some(Err(_)) => fault(Fault::BrokenOff),
@@ -265,6 +289,23 @@ pub(super) fn too_large(max: u64) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trickle_is_no_progress_and_our_own_business_no_wait() {
+        let (second, mut now) = (Duration::from_secs(1), Instant::now());
+        let mut patience = Patience::new(60 * second);
+        for left in (1..60).rev() {
+            assert_eq!(patience.wait(now), now + (left + 1) * second);
+            now += second;
+            assert_eq!(patience.wait(now), now + left * second, "asked again while it waits");
+            patience.came(1, now);
+            now += 1_000 * second; // busy with that byte
+        }
+        patience.came(PROGRESS, now);
+        assert_eq!(patience.wait(now), now + 60 * second);
+        patience.came(0, now + 90 * second);
+        assert_eq!(patience.wait(now), now, "an end that comes too late finds no patience left");
+    }
 
     #[test]
     fn one_coding_alone_is_known() {

@@ -7,7 +7,7 @@ mod otel;
 use catalog::{Kind, METRICS};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::OnceLock;
-use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{EnvFilter, Layer, filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,12 +76,28 @@ pub struct Telemetry {
     _spans: Option<otel::Exporter>,
 }
 
+/// Whether a log filter says what it seems to say.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_filter(filter: &str) -> Result<(), String> {
+    EnvFilter::try_new(filter).map_err(|why| format!("{filter:?} is no filter: {why}"))?;
+    // A word alone would be the name of a module, and a misspelt level a log without a line.
+    let bare = |part: &&str| !part.is_empty() && !part.contains(['=', '[']) && part.parse::<LevelFilter>().is_err();
+    match filter.split(',').map(str::trim).find(bare) {
+        Some(word) => {
+            Err(format!("{word:?} is no level: write error, warn, info, debug, trace or off, or {word}=debug"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Installs the process's log on stderr, once; and, where there is a collector, the export of spans to it.
 ///
 /// # Errors
-/// The collector's address cannot be used, or this build has no export.
+/// The filter cannot be read, the collector's address cannot be used, or this build has no export.
 pub fn install(filter: &str, format: LogFormat, collector: Option<&str>) -> Result<Telemetry, String> {
-    let log_filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let log_filter = EnvFilter::try_new(filter).map_err(|why| format!("{filter:?} is no filter: {why}"))?;
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = match format {
         LogFormat::Text => log.boxed(),

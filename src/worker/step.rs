@@ -10,7 +10,11 @@ use crate::{
         online::{self, desk::Seat},
         patience, poison,
     },
-    store::{StoreError, queue::Claim},
+    store::{
+        StoreError,
+        chunks::{Release, Step},
+        queue::Claim,
+    },
 };
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +23,7 @@ use tracing::Instrument;
 /// Steps taken in one claim before it is looked at anew: a chunk passes at most through all its states.
 const MAX_STEPS: usize = 12;
 
-/// Steps a claimed chunk until it is given back. `seat`: the permit of its server that came with the claim, where it is
+/// Steps a claimed chunk until it is given back; once the process ends, only the step in hand. `seat`: the permit of its server that came with the claim, where it is
 /// asked one by one.
 pub(super) async fn run(
     gateway: &Gateway,
@@ -29,11 +33,27 @@ pub(super) async fn run(
 ) -> Result<(), StoreError> {
     fail_point!("claimed");
     for _ in 0..MAX_STEPS {
+        if drain.is_cancelled() {
+            return give_back(gateway, claim).await;
+        }
         if one(gateway, claim, &mut seat, drain).await? == After::Finished {
             return Ok(());
         }
     }
     Err(StoreError::corrupt(format!("chunk {}", claim.lease.chunk), "does not come to rest"))
+}
+
+/// Nothing more is begun: the chunk stays where it is, due at once for whoever comes next, and no claim has run out.
+async fn give_back(gateway: &Gateway, claim: &Claim) -> Result<(), StoreError> {
+    let store = &gateway.store;
+    match store.chunk(claim.lease.chunk).await?.map(|chunk| chunk.state) {
+        None | Some(ChunkState::Settled) => store.forget_claim(&claim.lease).await,
+        Some(state) => {
+            let (from, release) = ([state.word()], Release::After(0));
+            let stay = Step { from: &from, to: &state, fields: Vec::new(), release, asking: false, waits: None };
+            store.step(&claim.lease, &stay).await.map(|_| ())
+        }
+    }
 }
 
 async fn one(

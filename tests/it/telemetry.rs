@@ -77,6 +77,8 @@ async fn metrics_have_their_own_listener_and_only_labels_of_the_catalogue() {
     let ready = ready.map(|line| line["fields"].clone()).find(|fields| fields["message"] == "ready");
     let address = ready.expect("it is ready")["metrics"].as_str().expect("the listener's address").to_owned();
     let own = Client::new(&address);
+    let stranger = own.request(reqwest::Method::GET, "/metrics").header("host", "evil.example");
+    own.send(stranger).await.refused(403, "forbidden");
     let page = own.get("/metrics").await;
     assert_eq!(page.status, 200);
     own.get("/elsewhere").await.refused(404, "not_found");
