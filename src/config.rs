@@ -15,20 +15,12 @@ use crate::{
     telemetry::{self, LogFormat},
 };
 use serde::Deserialize;
-<<<<<<< HEAD
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, str::FromStr, time::Duration};
-use teams::FileTeams;
-use value::{cache_max, duration, key_hash, size};
-||||||| a34d9c1
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, str::FromStr, time::Duration};
-use value::{duration, key_hash, size};
-=======
 use std::{
     collections::BTreeMap, ffi::OsString, net::SocketAddr, ops::RangeInclusive, path::Path, str::FromStr,
     time::Duration,
 };
-use value::{duration, key_hash, size};
->>>>>>> copy
+use teams::FileTeams;
+use value::{cache_max, duration, key_hash, size};
 
 /// Which parts of the gateway run in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -44,23 +36,11 @@ pub enum Role {
 pub struct Config {
     /// `BATCHGATE_LISTEN` (127.0.0.1:8080).
     pub listen: SocketAddr,
-<<<<<<< HEAD
-    /// `BATCHGATE_REDIS_URL`; absent on a loopback listener: a private redis-server is started.
-    pub redis_url: Option<String>,
+    /// `BATCHGATE_REDIS_URL`, which may hold a password; absent on a loopback listener: a private redis-server is started.
+    pub redis_url: Option<Secret>,
     /// `[teams.NAME]` of the file, and `BATCHGATE_KEY_HASHES` (`sha256:<64 hex digits>`, comma-separated): keys of the team
     /// `default`, an admin. Neither: open, on loopback only.
     pub teams: Teams,
-||||||| a34d9c1
-    /// `BATCHGATE_REDIS_URL`; absent on a loopback listener: a private redis-server is started.
-    pub redis_url: Option<String>,
-    /// `BATCHGATE_KEY_HASHES`: `sha256:<64 hex digits>`, comma-separated; empty: open, on loopback only.
-    pub key_hashes: Vec<[u8; 32]>,
-=======
-    /// `BATCHGATE_REDIS_URL`, which may hold a password; absent on a loopback listener: a private redis-server is started.
-    pub redis_url: Option<Secret>,
-    /// `BATCHGATE_KEY_HASHES`: `sha256:<64 hex digits>`, comma-separated; empty: open, on loopback only.
-    pub key_hashes: Vec<[u8; 32]>,
->>>>>>> copy
     pub accounts: Vec<AccountConfig>,
     /// `BATCHGATE_WORKERS` (8; 1 to 1,024): chunks stepped at once.
     pub workers: usize,
@@ -190,37 +170,12 @@ impl Reader<'_> {
             ));
         }
         let listen = self.read("BATCHGATE_LISTEN", parsed, SocketAddr::from(([127, 0, 0, 1], 8080)));
-<<<<<<< HEAD
         let (accounts, teams) = self.tables(file, listen);
-        let redis_url = self.text("BATCHGATE_REDIS_URL");
-        if redis_url.is_none() && !listen.ip().is_loopback() {
-||||||| a34d9c1
-        let key_hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
-        if key_hashes.is_empty() && !listen.ip().is_loopback() {
-            self.mistakes.push(format!(
-                "no key is configured and {listen} is not a loopback address: set BATCHGATE_KEY_HASHES \
-                 (`batchgate key new TEAM` prints one), or listen on 127.0.0.1"
-            ));
-        }
-        let redis_url = self.text("BATCHGATE_REDIS_URL");
-        if redis_url.is_none() && !listen.ip().is_loopback() {
-=======
-        let key_hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
-        if key_hashes.is_empty() && !listen.ip().is_loopback() {
-            self.mistakes.push(format!(
-                "no key is configured and {listen} is not a loopback address: set BATCHGATE_KEY_HASHES \
-                 (`batchgate key new TEAM` prints one), or listen on 127.0.0.1"
-            ));
-        }
         let redis_url = self.read("BATCHGATE_REDIS_URL", |text| redis_url(text).map(Some), None);
         if self.text("BATCHGATE_REDIS_URL").is_none() && !listen.ip().is_loopback() {
->>>>>>> copy
             self.mistakes.push("BATCHGATE_REDIS_URL is required unless the listener is a loopback address".to_owned());
         }
-        let janitor = self.read("BATCHGATE_JANITOR", duration, seconds(600));
-        if janitor.is_zero() {
-            self.mistakes.push("BATCHGATE_JANITOR must be above zero".to_owned());
-        }
+        let janitor = self.waiting("BATCHGATE_JANITOR", seconds(600));
         let settings = Settings {
             deployment: self.text("BATCHGATE_DEPLOYMENT").unwrap_or_else(|| "default".to_owned()),
             namespace: "default".to_owned(),
@@ -241,19 +196,9 @@ impl Reader<'_> {
         Config {
             listen,
             redis_url,
-<<<<<<< HEAD
             teams,
             accounts,
-            workers: self.positive("BATCHGATE_WORKERS", 8),
-||||||| a34d9c1
-            key_hashes,
-            accounts: self.accounts(file),
-            workers: self.positive("BATCHGATE_WORKERS", 8),
-=======
-            key_hashes,
-            accounts: self.accounts(file),
             workers: self.within("BATCHGATE_WORKERS", 8, 1..=MAX_AT_ONCE),
->>>>>>> copy
             max_body: self.read("BATCHGATE_MAX_BODY", size, 4 << 30),
             max_uploads: self.within("BATCHGATE_MAX_UPLOADS", 4, 1..=MAX_AT_ONCE),
             stall,
@@ -268,16 +213,6 @@ impl Reader<'_> {
         }
     }
 
-<<<<<<< HEAD
-    /// The file's tables, and what the environment says in their place.
-    fn tables(&mut self, text: &str, listen: SocketAddr) -> (Vec<AccountConfig>, Teams) {
-        let file: File = match toml::from_str(text) {
-||||||| a34d9c1
-    // Providers: the file's table, else the two whose key is in the environment.
-
-    fn accounts(&mut self, file: &str) -> Vec<AccountConfig> {
-        let file: File = match toml::from_str(file) {
-=======
     /// Times that have to fit together.
     fn check_times(&mut self, stall: Duration, lease: Duration, create_timeout: Duration) {
         if lease < stall * 2 {
@@ -299,11 +234,9 @@ impl Reader<'_> {
         }
     }
 
-    // Providers: the file's table, else the two whose key is in the environment.
-
-    fn accounts(&mut self, file: &str) -> Vec<AccountConfig> {
-        let file: File = match toml::from_str(file) {
->>>>>>> copy
+    /// The file's tables, and what the environment says in their place.
+    fn tables(&mut self, text: &str, listen: SocketAddr) -> (Vec<AccountConfig>, Teams) {
+        let file: File = match toml::from_str(text) {
             Ok(file) => file,
             Err(why) => {
                 self.mistakes.push(format!("the configuration file: {}", why.to_string().trim()));
@@ -515,7 +448,6 @@ fn collector(text: &str) -> Result<String, String> {
     }
 }
 
-<<<<<<< HEAD
 /// From a tenth of a second, for tests, to an hour.
 fn reconcile_every(text: &str) -> Result<Duration, String> {
     match duration(text)? {
@@ -524,8 +456,7 @@ fn reconcile_every(text: &str) -> Result<Duration, String> {
     }
 }
 
-||||||| a34d9c1
-=======
+
 /// The address alone is looked at: what else is wrong Redis says.
 fn redis_url(text: &str) -> Result<Secret, String> {
     let known = ["redis://", "rediss://", "unix://", "redis+unix://"];
@@ -544,7 +475,6 @@ fn log_filter(text: &str) -> Result<String, String> {
     telemetry::check_filter(text).map(|()| text.to_owned())
 }
 
->>>>>>> copy
 fn log_format(text: &str) -> Result<LogFormat, String> {
     match text {
         "text" => Ok(LogFormat::Text),
