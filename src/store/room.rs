@@ -83,7 +83,7 @@ impl Store {
             in_vain = if look.entries.is_empty() { in_vain + 1 } else { 0 };
             // So large a part of what was drawn as is to go of the whole; half of it where all is to go.
             let wanted = bytes - removed.bytes;
-            let part = look.entries.len() as u64 * wanted / look.size.bytes.max(1);
+            let part = (look.entries.len() as u64).saturating_mul(wanted) / look.size.bytes.max(1);
             let most = look.entries.len().div_ceil(2);
             let count = usize::try_from(part).unwrap_or(most).clamp(1, most.max(1));
             let mut names = Vec::new();

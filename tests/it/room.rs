@@ -68,15 +68,19 @@ async fn what_is_idle_for_longest_goes_first() {
     let (_dir, redis, store) = world().await;
     fill(&redis, &store, 4_000).await;
     let each: u64 = redis.command(&["MEMORY", "USAGE", &store.keys.cached(&key(1))]).await;
-    let removed = store.shrink_cache(400 * each).await.expect("redis answers");
-    assert!((400..420).contains(&removed.entries), "{removed:?}");
+    let mut removed = 0;
+    while removed < 400 {
+        // One call ends after two seconds, and the next goes on.
+        removed += store.shrink_cache((400 - removed) * each).await.expect("redis answers").entries;
+    }
+    assert!(removed < 420, "{removed}");
     let mut gone = Vec::new();
     for n in 0..4_000 {
         if redis.command::<i64>(&["EXISTS", &store.keys.cached(&key(n))]).await == 0 {
             gone.push(n);
         }
     }
-    assert_eq!(gone.len() as u64, removed.entries);
+    assert_eq!(gone.len() as u64, removed);
     // A tenth goes: nearly all of it of the idlest fifth, and nothing that was used a moment ago.
     let of_the_idlest = gone.iter().filter(|n| **n >= 3_200).count();
     assert!(of_the_idlest * 10 >= gone.len() * 9, "{of_the_idlest} of {}", gone.len());
