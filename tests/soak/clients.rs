@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 const CLIENTS: u64 = 6;
+/// No new batch this shortly before the end of the chaos.
+const LAST: Duration = Duration::from_secs(15);
 /// Once the chaos is over a batch must end within this.
 const STUCK: Duration = Duration::from_secs(180);
 
@@ -53,7 +55,7 @@ struct Sender {
 
 impl Sender {
     async fn run(mut self) -> Vec<Sent> {
-        while Instant::now() < self.over {
+        while Instant::now() + LAST < self.over {
             let (batch, label) = self.batch();
             self.history.count(|tally| {
                 tally.batches += 1;

@@ -45,7 +45,9 @@ impl Redis {
     }
 
     pub(crate) async fn connect(&self) -> redis::RedisResult<redis::aio::MultiplexedConnection> {
-        let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(20)));
+        let patience = Some(Duration::from_secs(20));
+        let patient =
+            redis::AsyncConnectionConfig::new().set_response_timeout(patience).set_connection_timeout(patience);
         redis::Client::open(self.url())?.get_multiplexed_async_connection_with_config(&patient).await
     }
 

@@ -44,7 +44,7 @@ impl Share {
     pub(super) fn prompts(self) -> usize {
         match self {
             Share::All => 240,
-            Share::Third(_) => 60,
+            Share::Third(_) => 40,
         }
     }
 }
