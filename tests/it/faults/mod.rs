@@ -16,5 +16,6 @@ mod rates;
 mod redis_away;
 mod redis_full;
 mod rotation;
+mod trickles;
 mod windows;
 mod zombies;
