@@ -122,6 +122,7 @@ impl Config {
     /// # Errors
     /// Every mistake, each naming its setting and remedy.
     pub fn load(path: Option<&Path>) -> Result<Config, Vec<String>> {
+        #[expect(clippy::disallowed_methods, reason = "config is the one place that reads the environment")]
         let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
         let environment: Environment = variables.collect();
         let named = environment.get("BATCHGATE_CONFIG").filter(|path| !path.is_empty());

@@ -13,7 +13,12 @@ use reqwest::{
     Response, Version,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// A download is given up if this many times the stall limit, spent waiting, brings less than [`PROGRESS`]: one that
+/// trickles would hold its chunk, and a worker, for ever.
+const TRICKLE: u32 = 16;
+const PROGRESS: u64 = 256;
 
 pub(super) struct Download {
     what: String,
@@ -23,6 +28,9 @@ pub(super) struct Download {
     ended: bool,
     proven: bool,
     bytes: u64,
+    /// Spent waiting since the last progress, and what came since.
+    waited: Duration,
+    came: u64,
 }
 
 impl Download {
@@ -30,7 +38,9 @@ impl Download {
         let headers = response.headers();
         let chunked = headers.get(TRANSFER_ENCODING).is_some_and(|coding| coding.as_bytes().ends_with(b"chunked"));
         let proven = chunked || headers.contains_key(CONTENT_LENGTH) || response.version() >= Version::HTTP_2;
-        Download { what, response, stall, lines: Lines::new(MAX_LINE), ended: false, proven, bytes: 0 }
+        let lines = Lines::new(MAX_LINE);
+        let waited = Duration::ZERO;
+        Download { what, response, stall, lines, ended: false, proven, bytes: 0, waited, came: 0 }
     }
 
     /// The next line, none at the end of a body.
@@ -42,9 +52,10 @@ impl Download {
             if let Some(piece) = self.lines.next() {
                 return Ok(Some(piece));
             }
+            let began = Instant::now();
             match exchange::moving(self.stall, self.response.chunk()).await {
                 Ok(Some(bytes)) => {
-                    self.bytes += bytes.len() as u64;
+                    self.progress(bytes.len() as u64, began.elapsed())?;
                     self.lines.push(&bytes);
                 }
                 Ok(None) => self.ended = true,
@@ -53,6 +64,20 @@ impl Download {
                 }
             }
         }
+    }
+
+    fn progress(&mut self, bytes: u64, waited: Duration) -> Result<(), CallError> {
+        self.bytes += bytes;
+        self.came += bytes;
+        self.waited += waited;
+        if self.came >= PROGRESS {
+            (self.came, self.waited) = (0, Duration::ZERO);
+        }
+        if self.waited <= self.stall * TRICKLE {
+            return Ok(());
+        }
+        let (came, waited) = (self.came, self.waited);
+        Err(transport::again(&self.what, format!("after {} bytes: only {came} came in {waited:?}", self.bytes)))
     }
 
     /// Whether the end of this body can be told from a broken connection.

@@ -9,6 +9,9 @@ use tokio::time::timeout;
 /// A reply that is one JSON document; a page of a hundred batches is far below it.
 const MAX_REPLY: usize = 32 * 1024 * 1024;
 
+/// How many times the limit between two bytes a whole reply may take: one that trickles is given up.
+const WHOLE: u32 = 20;
+
 /// How long to wait for what.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
@@ -86,29 +89,37 @@ pub(super) async fn head(
 
 /// All of an answer's body; the error says what happened, in words.
 pub(super) async fn body(mut response: Response, stall: Duration) -> Result<Bytes, String> {
-    let mut body = Vec::new();
-    while let Some(bytes) = moving(stall, response.chunk()).await? {
-        if body.len() + bytes.len() > MAX_REPLY {
-            return Err(format!("reply of more than {MAX_REPLY} bytes"));
+    let reading = async {
+        let mut body = Vec::new();
+        while let Some(bytes) = moving(stall, response.chunk()).await? {
+            if body.len() + bytes.len() > MAX_REPLY {
+                return Err(format!("reply of more than {MAX_REPLY} bytes"));
+            }
+            body.extend_from_slice(&bytes);
         }
-        body.extend_from_slice(&bytes);
-    }
-    Ok(body.into())
+        Ok(body.into())
+    };
+    let limit = stall * WHOLE;
+    timeout(limit, reading).await.unwrap_or_else(|_| Err(format!("the reply was not whole after {limit:?}")))
 }
 
 /// All of an answer that may take long to begin: some servers send the head and then think. `Ok(None)`: longer than a
 /// line of results may be.
 pub(super) async fn long_body(mut response: Response, patience: Patience) -> Result<Option<Bytes>, String> {
-    let mut body = Vec::new();
-    let mut wait = patience.answer;
-    while let Some(bytes) = moving(wait, response.chunk()).await? {
-        if body.len() + bytes.len() > MAX_LINE {
-            return Ok(None);
+    let reading = async {
+        let mut body = Vec::new();
+        let mut wait = patience.answer;
+        while let Some(bytes) = moving(wait, response.chunk()).await? {
+            if body.len() + bytes.len() > MAX_LINE {
+                return Ok(None);
+            }
+            body.extend_from_slice(&bytes);
+            wait = patience.moving;
         }
-        body.extend_from_slice(&bytes);
-        wait = patience.moving;
-    }
-    Ok(Some(body.into()))
+        Ok(Some(body.into()))
+    };
+    let limit = patience.answer;
+    timeout(limit, reading).await.unwrap_or_else(|_| Err(format!("the answer was not whole after {limit:?}")))
 }
 
 /// A read with its stall limit; the error says what happened, in words.

@@ -26,6 +26,7 @@ mod redis_away;
 mod redis_forgets;
 mod redis_full;
 mod rotation;
+mod trickles;
 mod turns;
 mod windows;
 mod zombies;
