@@ -134,7 +134,7 @@ impl<'g> Submission<'g> {
             Err(error) if error.is_full() => return Err(room::full(gateway, 0).await?),
             begun => begun?,
         }
-        fail_point!("upload_entered");
+        fail_point!("upload_entered", StoreError);
         Ok(Submission {
             gateway,
             batch,

@@ -22,7 +22,7 @@ use batchgate::{
         commit::{Committed, Delta, Settled, Stage},
         pages::{FrameRow, FrameWriter},
         reconcile::Repair,
-        uploads::{Accepted, Extent},
+        uploads::{Accepted, Reservation, Extent},
     },
 };
 use proptest::{
@@ -169,6 +169,7 @@ impl Story<'_> {
             tag: WireTag::new("test", "default", &[1; 9]),
             items: (0..questions).map(item).collect(),
             wire_bytes: 1,
+            reserved: 0,
             deadline: 1_000 + number as u64, // no two alike: it is clear which is more urgent
             team: "t".into(),
         }
@@ -188,7 +189,7 @@ impl Story<'_> {
         let counts = Counts { total: TOTAL, ..Counts::default() };
         let planned = ChunkCounts { planned: 3, ..ChunkCounts::default() };
         let first = Progress { team: "t".into(), counts, chunks: planned, pages: 1, ..Progress::default() };
-        assert_eq!(self.store.accept(self.batch, &first, None, 1_000).await.expect("redis answers"), Accepted::Done);
+        assert_eq!(self.store.accept(self.batch, &first, None, Reservation::default(), 1_000).await.expect("redis answers"), Accepted::Done);
         self.chunks = (0..3).map(|n| Story::fresh(n % 2, 4)).collect();
         let mut ask = redis::pipe();
         for n in 0..2 {

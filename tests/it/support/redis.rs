@@ -39,11 +39,6 @@ impl Redis {
         self.dir.join("redis.sock")
     }
 
-    /// `STOP` puts it to sleep, `CONT` wakes it.
-    pub(crate) fn signal(&self, name: &str) {
-        self.process.signal(name);
-    }
-
     pub(crate) async fn connect(&self) -> redis::RedisResult<redis::aio::MultiplexedConnection> {
         let patience = Some(Duration::from_secs(20));
         let patient =
