@@ -20,6 +20,7 @@ pub mod said;
 pub mod seal;
 pub mod sweep;
 pub mod unanswered;
+pub mod unreadable;
 pub mod uploads;
 
 use keys::Keys;
@@ -39,7 +40,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 pub enum StoreError {
     /// Redis did not answer, or refused: try again later. Nothing is lost by waiting.
     #[error("redis: {}", clipped(.0))]
-    Away(#[from] redis::RedisError),
+    Away(#[source] redis::RedisError),
     /// Something stored cannot be read. Trying again will not help; the rest goes on.
     #[error("stored {what}: {why}")]
     Corrupt { what: String, why: String },
@@ -48,6 +49,19 @@ pub enum StoreError {
 /// A failed pipeline tells of each of its commands; the beginning says enough.
 fn clipped(error: &redis::RedisError) -> String {
     error.to_string().chars().take(300).collect()
+}
+
+impl From<redis::RedisError> for StoreError {
+    /// Redis answered, and what stands there is of another type than any version wrote: asking again will not help.
+    fn from(error: redis::RedisError) -> StoreError {
+        // Told by its text: inside a script or a pipeline the error has no code of its own.
+        let text = error.to_string();
+        let foreign = text.contains("WRONGTYPE") || text.starts_with("Incompatible type");
+        if foreign || error.kind() == redis::ErrorKind::UnexpectedReturnType {
+            return StoreError::corrupt("value of another type", clipped(&error));
+        }
+        StoreError::Away(error)
+    }
 }
 
 impl StoreError {

@@ -115,6 +115,9 @@ async fn work(gateway: &Arc<Gateway>, tasks: &Tasks, claim: Claim, seat: Option<
             Ok(Err(error @ StoreError::Corrupt { .. })) => {
                 failed(&claim, &error.to_string());
                 strike(gateway, &claim).await;
+                if let Err(error) = poison::put_off(gateway, &claim).await {
+                    tracing::warn!(%chunk, %error, "put off a chunk that cannot be read");
+                }
             }
             Err(panic) => {
                 failed(&claim, &panic.to_string());
@@ -158,6 +161,11 @@ async fn sweep_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
         match gateway.store.take_chore(Duration::from_secs(60)).await {
             Ok(Some(chore)) => {
                 if let Err(error) = gateway.store.do_chore(&chore, gateway.settings.lease * 2).await {
+                    if matches!(error, StoreError::Corrupt { .. })
+                        && let Err(error) = gateway.store.put_off_chore(&chore, gateway.settings.lease).await
+                    {
+                        tracing::warn!(%error, "put off a chore that cannot be done");
+                    }
                     trouble("sweep", &error, tasks).await;
                 }
             }

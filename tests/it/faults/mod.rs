@@ -13,6 +13,7 @@ mod online;
 mod poison;
 mod rates;
 mod reconcile;
+mod records;
 mod redis_away;
 mod redis_full;
 mod rotation;

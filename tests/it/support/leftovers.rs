@@ -53,9 +53,14 @@ fn lifetime(key: &str) -> Option<Life> {
     }
     let parts: Vec<&str> = key.strip_prefix("{default}:")?.split(':').collect();
     match parts[..] {
-        ["c", _] | ["i", _, _] | ["r", _] | ["turn", _] | ["reconciler"] | ["n", _, _] | ["n", _, _, "free"] => {
-            Some(Life::Mortal)
-        }
+        ["c", _]
+        | ["i", _, _]
+        | ["r", _]
+        | ["turn", _]
+        | ["reconciler"]
+        | ["unreadable", ..]
+        | ["n", _, _]
+        | ["n", _, _, "free"] => Some(Life::Mortal),
         ["b", _] | ["b", _, "pages" | "starts" | "unanswered"] | ["b", _, "p" | "r", ..] | ["t", _] | ["chores"] => {
             Some(Life::Kept)
         }
