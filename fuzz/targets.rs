@@ -79,12 +79,13 @@ fn any_json(data: &[u8]) {
     let ours = json::parse(data);
     if let Ok(value) = &ours {
         let theirs: serde_json::Value = serde_json::from_slice(data).expect("what we read is JSON");
-        assert_eq!(*value, theirs);
         let text = |value| {
             let mut out = Vec::new();
             canonical::write(value, &mut out).map(|()| out)
         };
         let again = json::parse(&serde_json::to_vec(value).expect("a value")).expect("what we write we read");
+        // The exponent of a number is written as it came by us alone, so not the values are compared.
+        assert_eq!(text(value).ok(), text(&theirs).ok());
         assert_eq!(text(value).ok(), text(&again).ok());
     }
     if let Err(fault) = ours {
@@ -153,8 +154,10 @@ fn line_openai(data: &[u8]) {
 
 fn line(text: &str, read: Option<Line>) {
     let Some(Line { custom_id, outcome }) = read else { return };
-    let whole: serde_json::Value = serde_json::from_str(text).expect("only JSON has a custom_id");
-    assert!(whole["custom_id"].as_str().is_some_and(|told| told == custom_id), "the line's own id");
+    // We are more tolerant than serde_json: a control character in a name spoils only that name.
+    if let Ok(whole) = serde_json::from_str::<serde_json::Value>(text) {
+        assert!(whole["custom_id"].as_str().is_some_and(|told| told == custom_id), "the line's own id");
+    }
     if let LineOutcome::Final(Outcome::Answered(answer)) = outcome {
         let body = std::str::from_utf8(&answer.body).expect("a piece of the line");
         assert!(text.contains(body), "the body is kept as the bytes that came");

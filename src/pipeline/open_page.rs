@@ -50,6 +50,11 @@ impl OpenPage {
         self.manifest.entries.iter().all(|entry| self.place.contains_key(&entry.key))
     }
 
+    /// The questions of its results without an outcome, once for each result.
+    pub fn unknown(&self) -> impl Iterator<Item = &CacheKey> {
+        self.manifest.entries.iter().map(|entry| &entry.key).filter(|key| !self.place.contains_key(key))
+    }
+
     /// The outcome of a question, if it is known.
     pub async fn known(&mut self, store: &Store, key: &CacheKey) -> Result<Looked, StoreError> {
         let Some(&at) = self.place.get(key) else { return Ok(Looked::Unknown) };

@@ -5,7 +5,7 @@
 //! panic or on something stored that cannot be read, in a worker that lived on.
 
 use super::{
-    commit,
+    Gateway, commit,
     dispatch::{After, Held},
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
         outcome::{Failure, FailureCode},
         settlement::Settlement,
     },
-    store::{StoreError, chunks::Release},
+    store::{StoreError, chunks::Release, queue::Claim},
 };
 
 /// Claims that ran out without a step before a chunk is set apart.
@@ -23,6 +23,14 @@ pub const MAX_RECLAIMS: u32 = 10;
 pub const STRIKE: u32 = 3;
 const FIRST_WAIT_MS: u64 = 60_000;
 const LAST_WAIT_MS: u64 = 3_600_000;
+
+/// A step failed on something stored that nobody can read: the chunk is given back and comes again, ever more seldom. At
+/// the third time its name is laid among the dead letters.
+pub async fn put_off(gateway: &Gateway, claim: &Claim) -> Result<(), StoreError> {
+    let what = format!("chunk:{}", claim.lease.chunk);
+    let delay = gateway.store.note_unreadable(&what, gateway.settings.lease).await?;
+    gateway.store.put_off(&claim.lease, delay).await
+}
 
 /// Quarantines the chunk, or makes it wait: from a minute, doubled with every further reclaim, to an hour each time.
 pub async fn set_apart(held: &Held<'_>, reclaims: u32) -> Result<After, StoreError> {

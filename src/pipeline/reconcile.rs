@@ -3,16 +3,22 @@
 //!
 //! A look takes in a whole batch at one moment, so work in hand is never mistaken for damage; still nothing is touched
 //! before a second look, a pause later, has found the very same. Each repair looks once more by itself. It queues, counts
-//! and ends; it never plans a prompt, never asks a provider and never writes an outcome. What cannot be put right that way
-//! (a chunk whose record is gone: its prompts may be in a provider's hands, and to ask them anew might be to pay twice) is
-//! told by log and metric, pass after pass, until an operator has looked.
+//! and ends; it never plans a prompt and never asks a provider. What cannot be put right that way (a chunk whose record is
+//! gone: its prompts may be in a provider's hands, and to ask them anew might be to pay twice) is told by log and metric,
+//! pass after pass. Only once its batch was cancelled or is past its deadline, and no chunk of it lives, do prompts end
+//! without an answer here, as they would have in the hands of their chunk.
 
-use super::{Gateway, seal};
+use super::{Gateway, open_page::OpenPage, seal};
 use crate::{
-    domain::id::{BatchId, ChunkId},
+    domain::{
+        id::{BatchId, ChunkId},
+        outcome::Ending,
+    },
     store::{
         StoreError,
+        pages::FrameWriter,
         reconcile::{LOOK, Look, Place, Repair},
+        record::Known,
         seal::Sealed,
     },
 };
@@ -22,6 +28,9 @@ use std::time::Duration;
 const BATCHES: u64 = 200;
 /// Longest pause between two looks.
 const PAUSE: Duration = Duration::from_secs(2);
+/// How long after its deadline a batch's last answers are waited for before its lost prompts end: longer than any chunk's
+/// own patience with a provider.
+const PATIENCE_MS: i64 = 60 * 60 * 1000;
 
 /// What the reconciler may do (`BATCHGATE_RECONCILE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +78,8 @@ pub enum Finding {
         pending: i64,
         live: i64,
     },
+    /// A page lacks outcomes that nobody will bring, in a batch that wants no more answers.
+    PageAbandoned(u32, Ending),
     /// All pages are sealed, and the batch did not end.
     NotEnded,
     /// It stands among the open batches and does not belong there, or belongs there and does not stand there.
@@ -92,6 +103,7 @@ impl Finding {
             Finding::PageLost(_) => "page_lost",
             Finding::Counter { .. } => "counter",
             Finding::Pending { .. } => "pending",
+            Finding::PageAbandoned(..) => "page_abandoned",
             Finding::NotEnded => "not_ended",
             Finding::OpenEntry { .. } => "open_entry",
             Finding::ChoreLost => "chore_lost",
@@ -122,7 +134,8 @@ pub fn findings(look: &Look) -> Vec<Finding> {
     if !look.whole {
         return found;
     }
-    found.extend(told.page.iter().copied().map(Finding::PageLost));
+    let page = |page: u32| abandoned(look).map_or(Finding::PageLost(page), |why| Finding::PageAbandoned(page, why));
+    found.extend(told.page.iter().copied().map(page));
     let counter = |(name, (stored, actual)): (&String, &(i64, i64))| Finding::Counter {
         name: name.clone(),
         stored: *stored,
@@ -136,6 +149,13 @@ pub fn findings(look: &Look) -> Vec<Finding> {
         found.push(Finding::NotEnded);
     }
     found
+}
+
+/// Why the batch's open results end without an answer, if it is time: nobody works on them any more.
+fn abandoned(look: &Look) -> Option<Ending> {
+    let nobody = look.live == 0 && look.results == Some(0) && look.pending > 0;
+    let why = if look.cancel { Some(Ending::Canceled) } else { None };
+    why.or((look.overdue > PATIENCE_MS).then_some(Ending::Expired)).filter(|_| nobody)
 }
 
 /// What a pass did.
@@ -157,9 +177,11 @@ pub async fn pass(gateway: &Gateway) -> Result<Pass, StoreError> {
     let mut pass = Pass::default();
     for batch in open.into_iter().chain(forgotten) {
         pass.batches += 1;
-        let found = look(gateway, batch).await?;
-        if !found.is_empty() {
-            suspects.push((batch, found));
+        match look(gateway, batch).await {
+            Ok(found) if found.is_empty() => {}
+            Ok(found) => suspects.push((batch, found)),
+            Err(error @ StoreError::Corrupt { .. }) => tracing::error!(%batch, %error, "cannot be looked at"),
+            Err(away) => return Err(away),
         }
     }
     if !suspects.is_empty() {
@@ -216,6 +238,7 @@ async fn repair(gateway: &Gateway, batch: BatchId, finding: &Finding) -> Result<
         Finding::ChunkTwice(number) => Repair::Twice(*number),
         Finding::LaneLost(number) => Repair::Lane(*number),
         Finding::PageLost(page) => Repair::Page(*page),
+        Finding::PageAbandoned(page, why) => return close(gateway, batch, *page, *why).await,
         Finding::Counter { name, stored, actual } => Repair::Counter { name, stored: *stored, actual: *actual },
         Finding::OpenEntry { belongs } => Repair::Open(*belongs),
         Finding::ChoreLost => Repair::Chore,
@@ -236,6 +259,28 @@ async fn repair(gateway: &Gateway, batch: BatchId, finding: &Finding) -> Result<
         gateway.wake.pages.notify_one();
     }
     Ok(done)
+}
+
+/// Ends the results of a page that have no outcome; if they all have one it only is to be sealed.
+async fn close(gateway: &Gateway, batch: BatchId, page: u32, why: Ending) -> Result<bool, StoreError> {
+    let store = &gateway.store;
+    let Some(open) = OpenPage::look(store, batch, page).await? else { return Ok(false) };
+    if open.is_complete() {
+        return store.put_right(batch, &Repair::Page(page), gateway.settings.lease).await;
+    }
+    let failure = Known::Failed(why.failure());
+    let name = format!("closed.{}", u64::from_be_bytes(rand::random())); // two passes that meet write side by side
+    let mut writer = FrameWriter::fragment(store, batch, page, &name);
+    let mut results = 0;
+    for key in open.unknown() {
+        results += 1;
+        writer.push_known(key, &failure).await?;
+    }
+    let row = writer.finish().await?;
+    tracing::error!(%batch, page, results, ?why, "these results end without an answer: what became of their chunk is not known");
+    let closed = store.close_page(batch, page, &row, (why, results)).await?;
+    gateway.wake.pages.notify_one();
+    Ok(closed)
 }
 
 #[cfg(test)]
@@ -270,6 +315,18 @@ mod tests {
         let wrong = [("c_running".to_owned(), (2, 1))].into();
         check(&Look { wrong, ..well() }, &[Finding::Counter { name: "c_running".into(), stored: 2, actual: 1 }]);
         check(&Look { pending: 7, ..well() }, &[Finding::Pending { pending: 7, live: 5 }]);
+        let lost = || Told { page: vec![6], ..Told::default() };
+        let dead = || Look { live: 0, results: Some(0), told: lost(), ..well() };
+        let pending = Finding::Pending { pending: 5, live: 0 };
+        check(&dead(), &[Finding::PageLost(6), pending.clone()]);
+        check(&Look { overdue: 60_000, ..dead() }, &[Finding::PageLost(6), pending.clone()]);
+        for (look, why) in [
+            (Look { cancel: true, ..dead() }, Ending::Canceled),
+            (Look { overdue: 4_000_000, ..dead() }, Ending::Expired),
+        ] {
+            check(&look, &[Finding::PageAbandoned(6, why), pending.clone()]);
+        }
+        check(&Look { cancel: true, told: lost(), ..well() }, &[Finding::PageLost(6)]);
         check(&Look { sealed: true, ..well() }, &[Finding::NotEnded]);
         check(&Look { open: false, ..well() }, &[Finding::OpenEntry { belongs: true }]);
         check(&Look { open: true, ..Look::default() }, &[Finding::OpenEntry { belongs: false }]);

@@ -26,18 +26,29 @@ use std::collections::HashMap;
 pub async fn seal_next(gateway: &Gateway, token: &Token) -> Result<bool, StoreError> {
     let store = &gateway.store;
     let Some(claim) = store.take_page(gateway.settings.lease * 2).await? else { return Ok(false) };
-    let Some(page) = OpenPage::look(store, claim.batch, claim.page).await? else {
-        // Sealed already, perhaps by one who died before he tidied up.
-        store.drop_page(&claim).await?;
-        return Ok(true);
-    };
-    if page.is_complete() {
-        fail_point!("page_complete");
-        write(gateway, &claim, page, token).await?;
-    } else {
-        store.drop_page(&claim).await?;
+    match seal_claimed(gateway, &claim, token).await {
+        Err(error @ StoreError::Corrupt { .. }) => {
+            // This page cannot be sealed; the others can. It comes again, ever more seldom.
+            tracing::error!(batch = %claim.batch, page = claim.page, %error, "a page cannot be read");
+            let what = format!("page:{}:{}", claim.batch.hex(), claim.page);
+            let delay = store.note_unreadable(&what, gateway.settings.lease).await?;
+            store.put_off_page(&claim, delay).await?;
+        }
+        other => other?,
     }
     Ok(true)
+}
+
+async fn seal_claimed(gateway: &Gateway, claim: &PageClaim, token: &Token) -> Result<(), StoreError> {
+    let store = &gateway.store;
+    match OpenPage::look(store, claim.batch, claim.page).await? {
+        Some(page) if page.is_complete() => {
+            fail_point!("page_complete");
+            write(gateway, claim, page, token).await
+        }
+        // Not complete; or sealed already, perhaps by one who died before he tidied up.
+        Some(_) | None => store.drop_page(claim).await,
+    }
 }
 
 async fn write(gateway: &Gateway, claim: &PageClaim, mut page: OpenPage, token: &Token) -> Result<(), StoreError> {
@@ -114,17 +125,22 @@ impl<'a> Kept<'a> {
                     Some(bodies) => bodies,
                     None => match self.store.spool(self.claim.batch, self.claim.page).await {
                         Ok(bodies) => bodies,
-                        Err(corrupt) => {
-                            let sealed = self.store.manifest(self.claim.batch, self.claim.page).await?.is_none();
-                            return if sealed { Ok(false) } else { Err(corrupt) };
+                        Err(error @ StoreError::Corrupt { .. }) => {
+                            if self.store.manifest(self.claim.batch, self.claim.page).await?.is_none() {
+                                return Ok(false);
+                            }
+                            tracing::error!(batch = %self.claim.batch, page = self.claim.page, %error, "nobody can ask these prompts again");
+                            HashMap::new()
                         }
+                        Err(away) => return Err(away),
                     },
                 };
                 let body = bodies.get(&entry.key).cloned();
                 self.bodies = Some(bodies);
                 let lane = self.lanes.get(ask.lane as usize).cloned();
-                let lacks = |what| StoreError::corrupt("open page", format!("lacks {what} of an entry"));
-                (Again::Ask(lane.ok_or_else(|| lacks("the lane"))?), body.ok_or_else(|| lacks("the body"))?)
+                let lane = lane.ok_or_else(|| StoreError::corrupt("open page", "lacks the lane of an entry"))?;
+                // Whose body is lost has its outcome all the same; only a retry cannot ask it.
+                body.map_or_else(|| (Again::Refused(failure.clone()), Bytes::new()), |body| (Again::Ask(lane), body))
             }
         };
         let Entry { index, sample, custom_id, key, .. } = entry.clone();

@@ -1,7 +1,7 @@
 //! What all gateways know of a provider account: its gate, the tokens it has enqueued, and whose turn it is to create. A change is worked out by
 //! the domain and swapped in if nobody was faster.
 
-use super::{Store, StoreError, keys::Keys, script};
+use super::{Store, StoreError, keys::Keys, script, unreadable::count_dead_letters};
 use crate::{
     clock::Millis,
     domain::{account::Gate, budget::Budget, chunk::ChunkState, creates::Creates, id::ChunkId},
@@ -20,7 +20,7 @@ impl Store {
     /// An account's gate as it is, and the time.
     pub async fn gate(&self, account: &str) -> Result<(Gate, Millis), StoreError> {
         let (text, now) = self.read_with_time(&Keys::gate(account)).await?;
-        Ok((unpack(&text, "gate")?, now))
+        Ok((readable(&text, "gate"), now))
     }
 
     /// Changes an account's gate. The change may be asked for several times and must depend on its arguments alone.
@@ -88,7 +88,7 @@ impl Store {
     /// Takes chunks out of a budget that are settled or gone: whoever settled them died before he said so.
     pub async fn clear_budget(&self, account: &str, model: &str) -> Result<usize, StoreError> {
         let (text, _) = self.read_with_time(&Keys::budget(account, model)).await?;
-        let budget: Budget = unpack(&text, "budget")?;
+        let budget: Budget = readable(&text, "budget");
         let ours: Vec<(&String, ChunkId)> =
             budget.chunks().filter_map(|name| Some((name, self.reserved(name)?))).collect();
         let mut pipe = redis::pipe();
@@ -125,7 +125,17 @@ impl Store {
     async fn read_with_time(&self, key: &str) -> Result<(String, Millis), StoreError> {
         let mut pipe = redis::pipe();
         pipe.get(key).cmd("TIME");
-        let (text, (seconds, micros)): (Option<String>, (u64, u64)) = pipe.query_async(&mut self.lease.clone()).await?;
+        let told = pipe.query_async(&mut self.lease.clone()).await.map_err(StoreError::from);
+        let (text, (seconds, micros)): (Option<String>, (u64, u64)) = match told {
+            // Of another type, or no text at all: out of the way with it, for every chunk of the account looks here.
+            Err(StoreError::Corrupt { .. }) => {
+                tracing::error!(key, "cannot be read; moved out of the way, and learnt anew");
+                self.lay_down(key).await?;
+                redis::cmd("UNLINK").arg(key).query_async::<()>(&mut self.lease.clone()).await?;
+                pipe.query_async(&mut self.lease.clone()).await?
+            }
+            told => told?,
+        };
         Ok((text.unwrap_or_default(), seconds * 1_000 + micros / 1_000 + self.skew_ms))
     }
 
@@ -140,7 +150,7 @@ impl Store {
     {
         for _ in 0..SWAPS {
             let (before, now) = self.read_with_time(key).await?;
-            let mut state: S = unpack(&before, key)?;
+            let mut state: S = readable(&before, key);
             let said = change(&mut state, now);
             let after = if state == S::default() { String::new() } else { pack(&state) };
             if after == before {
@@ -159,6 +169,16 @@ impl Store {
 /// Version, then JSON.
 fn pack<S: Serialize>(state: &S) -> String {
     format!("1{}", serde_json::to_string(state).expect("our own shapes serialize"))
+}
+
+/// What cannot be read is as if it were not there: a gate and a budget are learnt anew from the provider's answers, while
+/// an error here would strike every chunk of the account.
+fn readable<S: Default + DeserializeOwned>(text: &str, what: &str) -> S {
+    unpack(text, what).unwrap_or_else(|error| {
+        tracing::error!(%error, "what is known of an account cannot be read; learnt anew");
+        count_dead_letters(1);
+        S::default()
+    })
 }
 
 fn unpack<S: Default + DeserializeOwned>(text: &str, what: &str) -> Result<S, StoreError> {

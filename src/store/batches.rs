@@ -136,7 +136,7 @@ impl Store {
         (!fields.is_empty()).then(|| read_progress(batch, &fields)).transpose()
     }
 
-    async fn facts(&self, batch: BatchId) -> Result<HashMap<String, String>, StoreError> {
+    pub(super) async fn facts(&self, batch: BatchId) -> Result<HashMap<String, String>, StoreError> {
         Ok(redis::cmd("HGETALL").arg(self.keys.batch(batch)).query_async(&mut self.main.clone()).await?)
     }
 

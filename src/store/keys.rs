@@ -318,7 +318,13 @@ impl Keys {
         self.of(format_args!("reconciler"))
     }
 
-    /// Queue members nobody could read (list, at most 1,000). For an operator.
+    /// How often something could not be read (counter): a chunk, a page, a chore. Written by whoever failed at it, read by
+    /// the next; dies a day after the last time.
+    pub fn unreadable(&self, what: &str) -> String {
+        self.of(format_args!("unreadable:{what}"))
+    }
+
+    /// What nobody could read: queue members, and names of records (list, at most 1,000). For an operator.
     pub fn dead_letters(&self) -> String {
         self.of(format_args!("dead"))
     }

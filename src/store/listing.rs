@@ -81,7 +81,33 @@ impl Store {
         for id in ids {
             pipe.hgetall(self.keys.batch(*id));
         }
-        let found: Vec<HashMap<String, String>> = pipe.query_async(&mut self.main.clone()).await?;
-        ids.iter().zip(found).map(|(id, fields)| Ok((*id, read_visible(*id, &fields)?))).collect()
+        let found: Vec<HashMap<String, String>> = match pipe.query_async(&mut self.main.clone()).await {
+            Ok(found) => found,
+            Err(error) => match StoreError::from(error) {
+                StoreError::Corrupt { .. } => self.facts_one_by_one(ids).await?,
+                away @ StoreError::Away(_) => return Err(away),
+            },
+        };
+        let visible = |(id, fields): (&BatchId, HashMap<String, String>)| match read_visible(*id, &fields) {
+            Ok(progress) => (*id, progress),
+            // It is told of where it is asked for by its id; the list of all others goes on.
+            Err(error) => {
+                tracing::error!(batch = %id, %error, "a batch cannot be read; the list leaves it out");
+                (*id, None)
+            }
+        };
+        Ok(ids.iter().zip(found).map(visible).collect())
+    }
+
+    /// One of them is no hash: the others are.
+    async fn facts_one_by_one(&self, ids: &[BatchId]) -> Result<Vec<HashMap<String, String>>, StoreError> {
+        let mut found = Vec::new();
+        for id in ids {
+            found.push(match self.facts(*id).await {
+                Err(StoreError::Corrupt { .. }) => HashMap::new(),
+                facts => facts?,
+            });
+        }
+        Ok(found)
     }
 }

@@ -26,6 +26,7 @@ pub mod seal;
 pub mod server;
 pub mod sweep;
 pub mod unanswered;
+pub mod unreadable;
 pub mod uploads;
 
 use fitness::Fitness;
@@ -50,7 +51,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 pub enum StoreError {
     /// Redis did not answer, or refused: try again later. Nothing is lost by waiting.
     #[error("redis: {}", clipped(.0))]
-    Away(#[from] redis::RedisError),
+    Away(#[source] redis::RedisError),
     /// Something stored cannot be read. Trying again will not help; the rest goes on.
     #[error("stored {what}: {why}")]
     Corrupt { what: String, why: String },
@@ -65,6 +66,19 @@ fn clipped(error: &redis::RedisError) -> String {
 impl From<crate::failpoint::Tripped> for StoreError {
     fn from(tripped: crate::failpoint::Tripped) -> StoreError {
         redis::RedisError::from((redis::ErrorKind::Io, "a fail point", tripped.to_string())).into()
+    }
+}
+
+impl From<redis::RedisError> for StoreError {
+    /// Redis answered, and what stands there is of another type than any version wrote: asking again will not help.
+    fn from(error: redis::RedisError) -> StoreError {
+        // Told by its text: inside a script or a pipeline the error has no code of its own.
+        let text = error.to_string();
+        let foreign = text.contains("WRONGTYPE") || text.starts_with("Incompatible type");
+        if foreign || error.kind() == redis::ErrorKind::UnexpectedReturnType {
+            return StoreError::corrupt("value of another type", clipped(&error));
+        }
+        StoreError::Away(error)
     }
 }
 

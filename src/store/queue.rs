@@ -1,7 +1,7 @@
 //! Which chunk next: ready, delayed and claimed are three sorted sets, never one. A claim is a lease with a fresh token
 //! per dispatch; an owner's name would not be enough, for the same worker can meet its own ghost.
 
-use super::{Store, StoreError, chunks::Lease, script};
+use super::{Store, StoreError, chunks::Lease, script, unreadable::count_dead_letters};
 use crate::{
     clock::{self, Millis, Sure},
     domain::id::{ChunkId, Token},
@@ -28,8 +28,15 @@ impl Store {
         call.arg(self.keys.prefix()).arg(token.as_str()).arg(clock::millis(lease)).arg(self.skew_ms);
         call.arg(self.keys.dead_letters()).arg(full);
         let asked = Instant::now();
-        let claimed: Option<(String, Millis, u32, String)> = call.invoke_async(&mut self.lease.clone()).await?;
-        let Some((id, now, reclaims, lane)) = claimed else { return Ok(None) };
+        let (id, now, reclaims, lane, buried): (String, Millis, u32, String, u64) =
+            call.invoke_async(&mut self.lease.clone()).await?;
+        if buried > 0 {
+            tracing::error!(buried, "chunks in the queues have no readable record; moved to the dead letters");
+            count_dead_letters(buried);
+        }
+        if id.is_empty() {
+            return Ok(None);
+        }
         let Some(chunk) = ChunkId::parse(&id) else {
             self.dead_letter(&self.keys.claimed(), &id).await?;
             return Ok(None);

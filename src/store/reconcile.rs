@@ -1,16 +1,20 @@
 //! What the reconciler sees of a batch, all of it at one moment, and the steps with which it puts things right. Each step
 //! looks once more whether something is wrong, so it may come late, or twice. What is wrong is decided in `pipeline`.
 
-use super::{Store, StoreError, script};
+use super::{Store, StoreError, pages::FrameRow, script};
 use crate::{
-    clock::{self, Millis},
-    domain::id::{BatchId, ChunkId},
+    clock,
+    domain::{
+        id::{BatchId, ChunkId},
+        outcome::Ending,
+    },
 };
 use serde::Deserialize;
 use std::{collections::BTreeMap, time::Duration};
 
-/// Chunks one look takes in at most. It stalls Redis for about 2 ms a thousand chunks.
-pub const LOOK: u32 = 10_000;
+/// Chunks one look takes in at most, for Redis stands still while it looks. A larger batch is looked at in slices, each at
+/// a moment of its own: then only its chunks' places are known, not what they add up to.
+pub const LOOK: u32 = 1_000;
 /// Findings of a kind that one look tells at most; the rest come with the next pass.
 const TOLD: u32 = 200;
 /// Keys one look over the whole keyspace asks for at once, and how often it asks in a pass.
@@ -36,7 +40,8 @@ pub struct Look {
     /// All its chunks were looked at; else only `told` is known.
     pub whole: bool,
     pub cancel: bool,
-    pub deadline: Millis,
+    /// Milliseconds since its deadline; below zero before.
+    pub overdue: i64,
     /// Results without an outcome by its own counts; below zero if these exceed its total.
     pub pending: i64,
     /// Results its live chunks will bring; none if a chunk does not say.
@@ -99,7 +104,7 @@ impl Store {
         for key in self.reconciled(batch) {
             call.key(key);
         }
-        call.arg(batch.hex()).arg(self.keys.prefix()).arg(from).arg(LOOK).arg(TOLD);
+        call.arg(batch.hex()).arg(self.keys.prefix()).arg(from).arg(LOOK).arg(TOLD).arg(self.skew_ms);
         let told: String = call.invoke_async(&mut self.main.clone()).await?;
         serde_json::from_str(&told).map_err(|why| StoreError::corrupt("look script's answer", why))
     }
@@ -121,6 +126,28 @@ impl Store {
             Repair::Open(belongs) => call.arg("open").arg(u8::from(*belongs)),
             Repair::Chore => call.arg("chore"),
         };
+        Ok(call.invoke_async::<u8>(&mut self.main.clone()).await? == 1)
+    }
+
+    /// Makes the outcomes of an open page known that no chunk will bring any more: a fragment of so many results, all of
+    /// one ending. Only once a page; false if it was sealed or closed meanwhile.
+    pub async fn close_page(
+        &self,
+        batch: BatchId,
+        page: u32,
+        row: &FrameRow,
+        (ending, results): (Ending, u64),
+    ) -> Result<bool, StoreError> {
+        let (mut call, keys) = (script!("close_page").prepare_invoke(), &self.keys);
+        call.key(keys.batch(batch)).key(keys.fragments(batch, page)).key(keys.seal()).key(keys.sealed_pages(batch));
+        for frame in 0..row.frames {
+            call.key(keys.fragment(batch, page, &row.name, frame));
+        }
+        let counter = match ending {
+            Ending::Canceled => "canceled",
+            Ending::Expired => "expired",
+        };
+        call.arg(batch.hex()).arg(page).arg(row.to_stored()).arg(counter).arg(results).arg(self.skew_ms);
         Ok(call.invoke_async::<u8>(&mut self.main.clone()).await? == 1)
     }
 

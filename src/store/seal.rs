@@ -52,6 +52,11 @@ impl Store {
         self.done(&self.keys.seal(), &claim.member, &claim.lease).await
     }
 
+    /// Makes a page that could not be read due again after a while.
+    pub async fn put_off_page(&self, claim: &PageClaim, delay: Duration) -> Result<(), StoreError> {
+        self.postpone(&self.keys.seal(), &claim.member, &claim.lease, delay).await
+    }
+
     /// Makes what was written the sealed page. The last page ends the batch, and leaves the spool to the sweeper.
     pub async fn seal_page(
         &self,
@@ -90,16 +95,6 @@ impl Store {
     pub(super) async fn remove_sealed(&self, batch: BatchId, page: u32, row: &FrameRow) -> Result<(), StoreError> {
         let frames: Vec<String> = (0..row.frames).map(|n| self.keys.sealed(batch, page, &row.name, n)).collect();
         self.unlink(&frames).await
-    }
-
-    /// Moves a queue member nobody can read out of the way.
-    pub(super) async fn dead_letter(&self, queue: &str, member: &str) -> Result<(), StoreError> {
-        tracing::error!(queue, member, "queue member cannot be read; moved to the dead letters");
-        metrics::counter!("batchgate_dead_letters_total").increment(1);
-        let mut pipe = redis::pipe();
-        pipe.atomic().zrem(queue, member).ignore();
-        pipe.lpush(self.keys.dead_letters(), member).ignore().ltrim(self.keys.dead_letters(), 0, 999).ignore();
-        Ok(pipe.query_async(&mut self.main.clone()).await?)
     }
 }
 

@@ -76,6 +76,12 @@ impl Store {
         }
     }
 
+    /// Puts off a chore that failed on something nobody can read, ever longer.
+    pub async fn put_off_chore(&self, chore: &Chore, least: Duration) -> Result<(), StoreError> {
+        let delay = self.note_unreadable(&format!("chore:{}", chore.member), least).await?;
+        self.postpone(&self.keys.chores(), &chore.member, &chore.lease, delay).await
+    }
+
     async fn sweep_upload(&self, batch: BatchId) -> Result<bool, StoreError> {
         let mut call = script!("lapse").prepare_invoke();
         call.key(self.keys.uploads()).arg(batch.hex()).arg(IDLE_MS).arg(self.skew_ms);

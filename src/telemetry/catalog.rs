@@ -88,7 +88,7 @@ pub const METRICS: &[Metric] = &[
     histogram("batchgate_step_seconds", &["verb"], "Time of one step"),
     counter("batchgate_fences_lost_total", &[], "Writes refused because another dispatch holds the chunk"),
     counter("batchgate_poison_chunks_total", &[], "Chunks set apart because their claims ran out again and again"),
-    counter("batchgate_dead_letters_total", &[], "Queue members nobody could read"),
+    counter("batchgate_dead_letters_total", &[], "Queue members and records nobody could read"),
     // The providers.
     counter("batchgate_submits_total", &["outcome"], "Creates: created, not_created, in_doubt"),
     counter("batchgate_doubts_total", &["outcome"], "Doubts looked into: found, not_found, several that may be it"),

@@ -165,6 +165,9 @@ async fn work(gateway: &Arc<Gateway>, tasks: &Tasks, claim: Claim, seat: Option<
             Ok(Err(error @ StoreError::Corrupt { .. })) => {
                 failed(&claim, &error.to_string());
                 strike(gateway, &claim).await;
+                if let Err(error) = poison::put_off(gateway, &claim).await {
+                    tracing::warn!(%chunk, %error, "put off a chunk that cannot be read");
+                }
             }
             Err(panic) => {
                 failed(&claim, &panic.to_string());
@@ -210,7 +213,11 @@ async fn sweep_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
         beats.tick("sweep");
         let swept = async {
             let Some(chore) = gateway.store.take_chore(Duration::from_secs(60)).await? else { return Ok(false) };
-            gateway.store.do_chore(&chore, gateway.settings.lease * 2).await.map(|()| true)
+            let done = gateway.store.do_chore(&chore, gateway.settings.lease * 2).await;
+            if matches!(done, Err(StoreError::Corrupt { .. })) {
+                gateway.store.put_off_chore(&chore, gateway.settings.lease).await?;
+            }
+            done.map(|()| true)
         };
         match swept.await {
             Ok(found) => {

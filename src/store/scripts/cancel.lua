@@ -12,7 +12,7 @@ redis.call('HSET', KEYS[1], 'cancel', 1)
 for n = 0, tonumber(redis.call('HGET', KEYS[1], 'next_chunk') or '0') - 1 do
   local id = ARGV[1] .. '.' .. n
   -- A doubt keeps its pause: what was created a moment ago may not be listed yet.
-  local state = redis.call('HGET', ARGV[2] .. 'k:' .. id, 'state')
-  if state and state ~= 'settled' and state ~= 'in_doubt' then redis.call('ZADD', KEYS[2], 'XX', 0, id) end
+  local state = redis.pcall('HGET', ARGV[2] .. 'k:' .. id, 'state')
+  if type(state) == 'string' and state ~= 'settled' and state ~= 'in_doubt' then redis.call('ZADD', KEYS[2], 'XX', 0, id) end
 end
 return 'ok'

@@ -3,19 +3,22 @@
 -- KEYS  1 delayed   2 claimed   3 lanes
 -- ARGV  1 key prefix   2 fresh dispatch token   3 lease ms   4 skew ms   5 dead-letter key
 --       6.. accounts that are passed by: the caller holds no permit of theirs
--- answer: nil, or { chunk id, now ms, reclaims, lane }
+-- answer: { chunk id or '', now ms, reclaims, lane, chunks moved to the dead letters }
+-- Whatever stands in one chunk's record, it must not stop the claims of all the others.
 local prefix, token, lease, dead = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[4])
 
+local buried = 0
 local function make_ready(id)
-  local facts = redis.call('HMGET', prefix .. 'k:' .. id, 'lane_id', 'deadline')
-  if not facts[1] then
+  local facts = redis.pcall('HMGET', prefix .. 'k:' .. id, 'lane_id', 'deadline')
+  if facts.err or not facts[1] then
     redis.call('LPUSH', dead, 'chunk:' .. id)
     redis.call('LTRIM', dead, 0, 999)
+    buried = buried + 1
     return
   end
-  redis.call('ZADD', prefix .. 'ready:' .. facts[1], facts[2] or 0, id)
+  redis.call('ZADD', prefix .. 'ready:' .. facts[1], tonumber(facts[2] or nil) or 0, id)
   redis.call('SADD', KEYS[3], facts[1])
 end
 
@@ -23,7 +26,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0
   redis.call('ZREM', KEYS[2], id)
   redis.call('DEL', prefix .. 'k:' .. id .. ':fence')
   if redis.call('EXISTS', prefix .. 'k:' .. id) == 1 then
-    redis.call('HINCRBY', prefix .. 'k:' .. id, 'reclaims', 1)
+    redis.pcall('HINCRBY', prefix .. 'k:' .. id, 'reclaims', 1)
   end
   make_ready(id)
 end
@@ -43,8 +46,9 @@ for _, lane in ipairs(redis.call('SMEMBERS', KEYS[3])) do
     best, best_lane, best_score = head[1], lane, tonumber(head[2])
   end
 end
-if not best then return nil end
+if not best then return { '', now, 0, '', buried } end
 redis.call('ZREM', prefix .. 'ready:' .. best_lane, best)
 redis.call('ZADD', KEYS[2], now + lease, best)
 redis.call('SET', prefix .. 'k:' .. best .. ':fence', token)
-return { best, now, tonumber(redis.call('HGET', prefix .. 'k:' .. best, 'reclaims') or '0'), best_lane }
+local reclaims = redis.pcall('HGET', prefix .. 'k:' .. best, 'reclaims')
+return { best, now, type(reclaims) == 'string' and tonumber(reclaims) or 0, best_lane, buried }

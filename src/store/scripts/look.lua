@@ -2,6 +2,7 @@
 -- One look at a batch, all of it at one moment: what it says of itself, and what its chunks and pages say.
 -- KEYS  1 batch   2 delayed   3 claimed   4 lanes   5 seal queue   6 sealed pages   7 open batches   8 chores
 -- ARGV  1 batch hex   2 key prefix   3 first chunk   4 chunks to look at most   5 findings of a kind to tell at most
+--       6 skew ms
 -- answer: JSON, see store/reconcile.rs. Where not all chunks were looked at, only what is told of each one counts.
 local hex, prefix, from, most, bound = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -28,7 +29,8 @@ local last = math.min(next_chunk, from + most) - 1
 look.next = last + 1
 look.whole = from == 0 and last + 1 == next_chunk
 look.cancel = facts.cancel == '1'
-look.deadline = int(facts.deadline) or 0
+local time = redis.call('TIME')
+look.overdue = time[1] * 1000 + math.floor(time[2] / 1000) + int(ARGV[6]) - (int(facts.deadline) or 0)
 look.pending = int(facts.total)
 for _, name in ipairs({ 'succeeded', 'failed', 'canceled', 'expired' }) do
   look.pending = look.pending - (int(facts[name]) or 0)
@@ -44,6 +46,7 @@ local function tell(kind, number)
 end
 
 -- Which pages live chunks may still touch, as spans; a chunk that does not say may touch any.
+local lanes = {}
 local spans, anywhere, live, results, measured = {}, false, 0, 0, true
 for n = from, last do
   local id = hex .. '.' .. n
@@ -66,16 +69,25 @@ for n = from, last do
       if not chunk[2] then
         tell('unreadable', n)
       else
-        local claimed = redis.call('ZSCORE', KEYS[3], id)
-        local delayed = redis.call('ZSCORE', KEYS[2], id)
-        local ready = redis.pcall('ZSCORE', prefix .. 'ready:' .. chunk[2], id)
-        ready = type(ready) == 'string'
-        local places = (claimed and 1 or 0) + (delayed and 1 or 0) + (ready and 1 or 0)
-        if places == 0 then tell('lost', n) end
-        if places > 1 then tell('twice', n) end
-        if ready and redis.call('SISMEMBER', KEYS[4], chunk[2]) == 0 then tell('laneless', n) end
+        local lane = lanes[chunk[2]] or { numbers = {}, ids = {} }
+        lanes[chunk[2]] = lane
+        table.insert(lane.numbers, n)
+        table.insert(lane.ids, id)
       end
     end
+  end
+end
+-- A lane's chunks are looked for in one go: this is where the time went.
+for name, lane in pairs(lanes) do
+  local claimed = redis.call('ZMSCORE', KEYS[3], unpack(lane.ids))
+  local delayed = redis.call('ZMSCORE', KEYS[2], unpack(lane.ids))
+  local ready = redis.pcall('ZMSCORE', prefix .. 'ready:' .. name, unpack(lane.ids))
+  local known = redis.call('SISMEMBER', KEYS[4], name) == 1
+  for i, n in ipairs(lane.numbers) do
+    local places = (claimed[i] and 1 or 0) + (delayed[i] and 1 or 0) + (ready[i] and 1 or 0)
+    if places == 0 then tell('lost', n) end
+    if places > 1 then tell('twice', n) end
+    if ready[i] and not known then tell('laneless', n) end
   end
 end
 look.told = told

@@ -8,7 +8,12 @@ local facts = redis.call('HMGET', KEYS[4], 'wait', 'held', 'prompts', 'reserved'
 if facts[2] and facts[2] ~= '' then redis.call('ZREM', ARGV[5] .. 'held:' .. facts[2], ARGV[4]) end
 redis.call('HDEL', KEYS[4], 'wait', 'held', 'reserved')
 if redis.call('HEXISTS', KEYS[1], 'ended') == 1 or redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-if facts[1] and facts[1] ~= '' and redis.call('HINCRBY', KEYS[1], 'w:' .. facts[1], -facts[3]) <= 0 then
+-- A counter that is no number stops nothing: an error here would cut the outcomes off, and leave the rest of the MULTI.
+local function add(field, delta)
+  local sum = redis.pcall('HINCRBY', KEYS[1], field, delta)
+  return type(sum) == 'number' and sum or 0
+end
+if facts[1] and facts[1] ~= '' and add('w:' .. facts[1], -(tonumber(facts[3] or nil) or 0)) <= 0 then
   redis.call('HDEL', KEYS[1], 'w:' .. facts[1], 'ws:' .. facts[1], 'wd:' .. facts[1])
 end
 local time = redis.call('TIME')
@@ -30,12 +35,13 @@ for _ = 1, new do
 end
 if freed ~= 0 then
   local back = string.format('%.0f', -freed)
-  redis.call('HINCRBY', KEYS[1], 'reserved', back)
-  if redis.call('INCRBY', ARGV[5] .. 'reserved', back) <= 0 then redis.call('DEL', ARGV[5] .. 'reserved') end
+  add('reserved', back)
+  local left = redis.pcall('INCRBY', ARGV[5] .. 'reserved', back)
+  if type(left) == 'number' and left <= 0 then redis.call('DEL', ARGV[5] .. 'reserved') end
 end
-redis.call('HINCRBY', KEYS[1], ARGV[2], -1)
-redis.call('HINCRBY', KEYS[1], 'c_settled', 1)
-redis.call('HINCRBY', KEYS[1], 'c_planned', new)
-if ARGV[3] == '1' then redis.call('HINCRBY', KEYS[1], 'c_failed', 1) end
-for i = at, #ARGV, 2 do redis.call('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1]) end
+add(ARGV[2], -1)
+add('c_settled', 1)
+add('c_planned', new)
+if ARGV[3] == '1' then add('c_failed', 1) end
+for i = at, #ARGV, 2 do add(ARGV[i], ARGV[i + 1]) end
 return 1

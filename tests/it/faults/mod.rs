@@ -22,6 +22,7 @@ mod poison;
 mod proxied;
 mod rates;
 mod reconcile;
+mod records;
 mod redis_away;
 mod redis_forgets;
 mod redis_full;

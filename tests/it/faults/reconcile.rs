@@ -13,6 +13,7 @@ for_both!(
     wrong_counters_are_put_right,
     a_page_nobody_would_seal_is_sealed,
     a_report_changes_nothing,
+    a_lost_chunk_ends_with_its_batch,
 );
 
 const OFTEN: &[(&str, &str)] =
@@ -148,9 +149,8 @@ async fn damaged_queues_are_put_right(kind: Kind) {
     let lane = take_out(&world, &chunk(3)).await;
     world.redis.command::<u64>(&["ZADD", &format!("{{default}}:ready:{lane}"), "1", &chunk(3)]).await;
     world.redis.command::<u64>(&["SREM", "{default}:lanes", &lane]).await;
-    // Due in an hour, and in two queues.
-    let later = u64::MAX.to_string();
-    world.redis.command::<u64>(&["ZADD", "{default}:delayed", &later, &chunk(4)]).await;
+    // In two queues.
+    world.redis.command::<u64>(&["ZADD", "{default}:delayed", "1", &chunk(4)]).await;
     world.redis.command::<u64>(&["ZADD", "{default}:claimed", "1", &chunk(4)]).await;
     world.redis.command::<u64>(&["DEL", "{default}:open"]).await;
     world.set("BATCHGATE_RECONCILE", "report");
@@ -274,5 +274,33 @@ async fn a_report_changes_nothing(kind: Kind) {
     world.set("BATCHGATE_RECONCILE", "repair");
     up(&mut world).await;
     settles(&world, &batch, &id).await;
+    nothing_is_left_behind(&world).await;
+}
+
+/// A chunk whose record is gone: its prompts are never asked anew, for they may have been bought. They wait, with an alert,
+/// until their team cancels the batch; the others have their answers.
+async fn a_lost_chunk_ends_with_its_batch(kind: Kind) {
+    let mut batch = Batch::of((0..12).map(|n| claude(&format!("lost {n}")))).field("chunk", 2);
+    let (mut world, id) = down(kind, &batch).await;
+    for n in [1, 4] {
+        world.redis.command::<u64>(&["DEL", &format!("{{default}}:k:{}.{n}", hex(&id))]).await;
+    }
+    up(&mut world).await;
+    found(&world, &["pending"]).await;
+    until("the others to be answered", async || {
+        let object = world.client().batch(&id).await;
+        if object["counts"]["succeeded"] == 8 { Ok(()) } else { Err(object) }
+    })
+    .await;
+    assert_eq!(world.client().batch(&id).await["status"], "running", "nobody gives up what was paid for");
+    world.client().cancel(&id).await.ok();
+    world.client().ended(&id).await;
+    for n in [2, 3, 8, 9] {
+        batch.prompts[n] = claude(&format!("lost {n}")).fails("canceled");
+    }
+    crate::support::check::answered(&world, &batch, &id).await;
+    assert_eq!(world.client().metric("batchgate_conservation_violations_total").await, 0);
+    assert_eq!(world.sim.calls("batches.create").await.len(), 6, "nothing was asked anew");
+    world.redis.command::<u64>(&["DEL", "{default}:dead"]).await; // as an operator would
     nothing_is_left_behind(&world).await;
 }
