@@ -33,19 +33,30 @@ pub fn rfc3339(ms: Millis) -> String {
 /// Until when a lease is certainly ours, by this machine's own clock, which goes on while the process sleeps: counted from
 /// before Redis was asked, so Redis never counts less. Shared between whoever renews it and whoever relies on it.
 #[derive(Clone, Debug)]
-pub struct Sure(Arc<Mutex<Instant>>);
+pub struct Sure(Arc<Mutex<Option<Instant>>>);
 
 impl Sure {
     /// Of a lease that was asked for at this moment.
     pub fn since(asked: Instant, lease: Duration) -> Sure {
-        Sure(Arc::new(Mutex::new(asked + lease)))
+        Sure(Arc::new(Mutex::new(Some(asked + lease))))
     }
 
+    /// Renewed, unless it was given back meanwhile.
     pub fn renewed(&self, asked: Instant, lease: Duration) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = asked + lease;
+        let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = until.map(|_| asked + lease);
+    }
+
+    /// We let go of it: from now on a refused renewal is no loss.
+    pub fn give_back(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub fn is_given_back(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
     pub fn is_now(&self) -> bool {
-        Instant::now() < *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| Instant::now() < until)
     }
 }

@@ -104,10 +104,8 @@ pub async fn settle_staged(
         Committed::Lost => {
             metrics::counter!("batchgate_fences_lost_total").increment(1);
             tracing::warn!(chunk = %held.chunk.id, "lost the chunk before its commit; nothing was changed");
-            // What is staged for the chunk is the next dispatch's.
-            if let Stage::Dispatch(token) = stage {
-                store.unstage(token, answered.iter()).await?;
-            }
+            // The chore that would have removed what we wrote may have run before we wrote it.
+            store.clear_stage(held.chunk.id, &held.lease.token).await?;
         }
     }
     Ok(After::Finished)

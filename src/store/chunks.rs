@@ -261,7 +261,12 @@ impl Store {
         }
         let answer: String = call.invoke_async(&mut self.lease.clone()).await?;
         Ok(match answer.as_str() {
-            "ok" => Stepped::Done,
+            "ok" => {
+                if step.release != Release::Hold {
+                    lease.sure.give_back();
+                }
+                Stepped::Done
+            }
             "lost" => Stepped::Lost,
             "ending" => Stepped::Ending,
             _ => Stepped::Elsewhere(answer),

@@ -176,6 +176,7 @@ impl Store {
             fail_point!("before_exec");
             match self.transaction(settled, &stale, cache_ttl).query_async::<Option<Value>>(&mut connection).await {
                 Ok(Some(replies)) => {
+                    settled.lease.sure.give_back();
                     fail_point!("after_exec");
                     // The chunk is settled; what is not tidied up now is the chore's.
                     if let Err(error) = self.after_exec(settled, &stale, &replies, cache_ttl).await {
@@ -373,7 +374,7 @@ impl Store {
     }
 
     /// Removes what a dispatch staged and never committed: its answers and its fragments. Live fragments stay.
-    pub(super) async fn clear_stage(&self, chunk: ChunkId, token: &Token) -> Result<(), StoreError> {
+    pub async fn clear_stage(&self, chunk: ChunkId, token: &Token) -> Result<(), StoreError> {
         let items = match self.items(chunk).await {
             Ok(items) => items,
             Err(StoreError::Corrupt { .. }) => return Ok(()), // the batch has ended and took its chunks' items along

@@ -46,7 +46,7 @@ impl Drop for Busy {
     }
 }
 
-/// Ends when a renewal is refused, or when Redis has not answered for so long that the lease has run out.
+/// Ends when a renewal is refused of a claim we did not give back ourselves, or when Redis has not answered for so long that the lease has run out.
 async fn renew(gateway: &Gateway, held: &Lease) {
     let lease = gateway.settings.lease;
     let mut renewed = tokio::time::Instant::now();
@@ -55,6 +55,8 @@ async fn renew(gateway: &Gateway, held: &Lease) {
         let asked = tokio::time::Instant::now();
         match tokio::time::timeout(lease / 3, gateway.store.renew(held, lease)).await {
             Ok(Ok(true)) => renewed = asked,
+            // The verb that let go of it may have something left to tidy up.
+            Ok(Ok(false)) if held.sure.is_given_back() => std::future::pending().await,
             Ok(Ok(false)) => return,
             Ok(Err(_)) | Err(_) if renewed.elapsed() >= lease => return,
             Ok(Err(_)) | Err(_) => {}
