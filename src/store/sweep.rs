@@ -104,6 +104,9 @@ impl Store {
 
     async fn sweep_spool(&self, batch: BatchId) -> Result<bool, StoreError> {
         let Some(progress) = self.remains(batch).await? else { return Ok(true) };
+        if self.is_staged_for(batch).await? {
+            return Ok(false);
+        }
         for page in 0..progress.pages {
             self.remove_open_page(batch, page).await?;
         }
@@ -111,6 +114,22 @@ impl Store {
         let chunks = self.chunk_numbers(batch).await?;
         let items: Vec<String> = (0..chunks).map(|number| self.keys.items(ChunkId { batch, number })).collect();
         self.unlink(&items).await.map(|()| true)
+    }
+
+    /// Is something that dispatches of this batch staged still to be swept? What it is called is told by the items of its
+    /// chunks, which go with the spool; and a chore that broke off comes back later than it should.
+    async fn is_staged_for(&self, batch: BatchId) -> Result<bool, StoreError> {
+        let (mut cursor, pattern) = (0_u64, format!("stage:{}.*", batch.hex()));
+        loop {
+            let mut scan = redis::cmd("ZSCAN");
+            scan.arg(self.keys.chores()).arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(1_000);
+            let (next, found): (u64, Vec<String>) = scan.query_async(&mut self.main.clone()).await?;
+            match next {
+                _ if !found.is_empty() => return Ok(true),
+                0 => return Ok(false),
+                _ => cursor = next,
+            }
+        }
     }
 
     /// Pages still open keep what they drew: their commits give back what comes to nothing.
