@@ -26,7 +26,7 @@ use std::time::Duration;
 
 const TTL: Duration = Duration::from_secs(3_600);
 const LEASE: Duration = Duration::from_secs(30);
-const ANSWERS: u8 = 5;
+const ANSWERS: u32 = 5;
 const PROMISED: u64 = 12_345;
 
 /// One batch of one chunk, claimed, its answers staged and its fragment written.
@@ -45,6 +45,12 @@ struct Hand {
     fragments: Vec<(u32, FrameRow)>,
 }
 
+fn key(n: u32) -> CacheKey {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&n.to_be_bytes());
+    CacheKey::from_bytes(bytes)
+}
+
 fn answer(key: &CacheKey, by: &str) -> StoredAnswer {
     let from = Provenance {
         provider_batch: by.to_owned(),
@@ -58,11 +64,15 @@ fn answer(key: &CacheKey, by: &str) -> StoredAnswer {
 
 impl Scene {
     async fn new() -> Scene {
+        Scene::of(ANSWERS).await
+    }
+
+    async fn of(answers: u32) -> Scene {
         let dir = Dir::new();
         let redis = Redis::start(dir.path()).await;
         let store = Store::connect(&redis.url(), "default").await.expect("redis answers");
         let batch = BatchId::new(clock::now_ms(), &rand::random());
-        let keys: Vec<CacheKey> = (0..ANSWERS).map(|n| CacheKey::from_bytes([n; 32])).collect();
+        let keys: Vec<CacheKey> = (0..answers).map(key).collect();
         let item = |key: &CacheKey| Item {
             key: *key,
             places: vec![Place { page: 0, results: 1 }],
@@ -91,7 +101,7 @@ impl Scene {
             team: "t".into(),
             created_at: clock::now_ms(),
             deadline: clock::now_ms() + 3_600_000,
-            counts: Counts { total: u64::from(ANSWERS), ..Counts::default() },
+            counts: Counts { total: u64::from(answers), ..Counts::default() },
             chunks: ChunkCounts { planned: 1, ..ChunkCounts::default() },
             pages: 1,
             ..Progress::default()
@@ -104,7 +114,7 @@ impl Scene {
     }
 
     async fn commit(&self, hand: &Hand) -> Result<Committed, StoreError> {
-        let delta = Delta { succeeded: u64::from(ANSWERS), ..Delta::default() };
+        let delta = Delta { succeeded: self.keys.len() as u64, ..Delta::default() };
         let settled = Settled {
             lease: &hand.lease,
             counter: "c_planned",
@@ -126,7 +136,7 @@ impl Scene {
     async fn holds(&self, by: &str) {
         let (store, chunk) = (&self.store, self.held.lease.chunk);
         let progress = store.progress(chunk.batch).await.expect("redis answers").expect("it exists");
-        assert_eq!((progress.counts.succeeded, progress.counts.pending()), (u64::from(ANSWERS), 0));
+        assert_eq!((progress.counts.succeeded, progress.counts.pending()), (self.keys.len() as u64, 0));
         assert_eq!((progress.chunks.planned, progress.chunks.settled), (0, 1));
         let hits = store.look_up(&self.keys, None).await.expect("redis answers");
         for key in &self.keys {
@@ -172,8 +182,10 @@ impl Hand {
         let claim = store.claim(token, LEASE, &[]).await.expect("redis answers").expect("a chunk is due");
         let lease = claim.lease;
         store.begin_staging(&lease, LEASE).await.expect("redis answers");
-        let packed: Vec<_> = keys.iter().map(|key| (*key, record::pack_cached(key, &answer(key, by)))).collect();
-        assert!(store.stage(&lease, &packed, TTL).await.expect("redis answers"));
+        for group in keys.chunks(500) {
+            let packed: Vec<_> = group.iter().map(|key| (*key, record::pack_cached(key, &answer(key, by)))).collect();
+            assert!(store.stage(&lease, &packed, TTL).await.expect("redis answers"));
+        }
         let name = fragment_name(lease.chunk, &lease.token);
         let mut writer = FrameWriter::fragment(store, lease.chunk.batch, 0, &name);
         for key in keys {
@@ -296,4 +308,31 @@ async fn a_zombie_s_commit_changes_nothing_before_or_after_the_other_s() {
         assert_eq!(scene.commit(&zombie).await.expect("redis answers"), Committed::Lost);
         scene.holds("other").await;
     }
+}
+
+/// A figure of this process's memory, in MiB.
+fn memory(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("linux tells");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kib = line.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or_else(|| panic!("no {name} in {status}")) >> 10
+}
+
+#[tokio::test]
+async fn a_chunk_of_a_provider_s_size_commits_within_bounds() {
+    let scene = Scene::of(100_000).await;
+    let before = memory("VmRSS");
+    // From here on the peak is counted anew.
+    std::fs::write("/proc/self/clear_refs", "5").expect("it is our own process");
+    let began = std::time::Instant::now();
+    assert_eq!(scene.commit(&scene.held).await.expect("redis answers"), Committed::Done);
+    let (took, peak) = (began.elapsed(), memory("VmHWM"));
+    eprintln!("100,000 answers: {took:?}, {before} MiB before, {peak} MiB at the peak");
+    assert!(peak - before.min(peak) < 256, "{before} MiB before, {peak} MiB at the peak");
+    let chunk = scene.store.chunk(scene.held.lease.chunk).await.expect("redis answers").expect("it exists");
+    assert_eq!(chunk.settled_by.as_deref(), Some(scene.held.lease.token.as_str()));
+    let hits = scene.store.look_up(&scene.keys[99_990..], None).await.expect("redis answers");
+    assert_eq!(hits.len(), 10);
+    // Its reply lost: looking back costs no more.
+    assert_eq!(scene.commit(&scene.held).await.expect("redis answers"), Committed::Done);
 }
