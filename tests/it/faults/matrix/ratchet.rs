@@ -1,22 +1,25 @@
 //! Combinations that are known to break. Each must still break: one that holds has to leave this list, and may not break
 //! again from then on, for then it is a test like all others.
 
-use super::{Asked, Combination, Mode};
+use super::{Combination, Mode};
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 
-/// Point, who is asked, mode, gateways, and what is broken.
-const KNOWN: &[(&str, Asked, Mode, usize, &str)] = &[(
+/// Point, mode, gateways, and what is broken.
+const KNOWN: &[(&str, Mode, usize, &str)] = &[(
     "intended",
-    Asked::Anthropic,
     Mode::Stall,
     2,
     "a gateway that stood still between its intent and its POST sends it after another has looked twice and sent the chunk",
 )];
+/// So long the gateway stands still in a combination that is known to break, however busy the machine...
+pub(super) const STALL: &str = "stall:9s";
+/// ... and so long a provider batch takes in it: what another gateway made of the chunk is not settled before it wakes.
+pub(super) const TAKES: f64 = 12.0;
 
 pub(super) fn known_broken(given: &Combination) -> Option<&'static str> {
-    let is = |(point, asked, mode, gateways, _): &&(&str, Asked, Mode, usize, &str)| {
-        (*point, *asked, *mode, *gateways) == (given.seam.point, given.asked, given.mode, given.gateways)
+    let is = |(point, mode, gateways, _): &&(&str, Mode, usize, &str)| {
+        (*point, *mode, *gateways) == (given.seam.point, given.mode, given.gateways)
     };
     KNOWN.iter().find(is).map(|(.., why)| *why)
 }

@@ -62,7 +62,11 @@ impl Trial {
             ]
             .concat(),
         );
-        let mode = if ratchet::known_broken(&combination).is_some() { "stall:9s" } else { combination.mode.word() };
+        let mut mode = combination.mode.word();
+        if ratchet::known_broken(&combination).is_some() {
+            mode = ratchet::STALL;
+            world.sim.take(ratchet::TAKES).await;
+        }
         let armed = format!("{}={mode}", combination.seam.point);
         let mut own = vec![(failpoint::VARIABLE, armed.as_str())];
         if combination.seam.story == Story::Retry {
