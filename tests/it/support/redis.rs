@@ -74,10 +74,12 @@ impl Redis {
         command.query_async(&mut connection).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Every key with its time to live in milliseconds, -1 for ever.
+    /// Every key with its time to live in milliseconds, -1 for ever. Not the turns of the clock's jobs: they come and go by
+    /// themselves, whatever a story does.
     pub(crate) async fn keys(&self) -> BTreeMap<String, i64> {
         let mut found = BTreeMap::new();
-        for key in self.command::<Vec<String>>(&["KEYS", "*"]).await {
+        let all = self.command::<Vec<String>>(&["KEYS", "*"]).await;
+        for key in all.into_iter().filter(|key| !key.contains(":turn:")) {
             let ttl = self.command::<i64>(&["PTTL", &key]).await;
             if ttl != -2 {
                 found.insert(key, ttl);
