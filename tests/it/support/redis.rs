@@ -109,14 +109,14 @@ impl Redis {
         command.query_async(&mut connection).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Every key with its time to live in milliseconds, -1 for ever; but for what a Redis remembers of its home, from the
-    /// first gateway on.
+    /// Every key with its time to live in milliseconds, -1 for ever. Not what comes and goes by itself whatever a story does:
+    /// the turns of the clock's jobs, and what a Redis remembers of its home.
     pub(crate) async fn keys(&self) -> BTreeMap<String, i64> {
         let all = "local all = redis.call('KEYS', '*')
                    for n, key in ipairs(all) do all[n] = {key, redis.call('PTTL', key)} end
                    return all";
         let found: Vec<(String, i64)> = self.command(&["EVAL", all, "0"]).await;
-        let home = ["{sys}:home", "{sys}:at_work"];
-        found.into_iter().filter(|(key, ttl)| *ttl != -2 && !home.contains(&key.as_str())).collect()
+        let by_itself = |key: &str| key.contains(":turn:") || ["{sys}:home", "{sys}:at_work"].contains(&key);
+        found.into_iter().filter(|(key, ttl)| *ttl != -2 && !by_itself(key)).collect()
     }
 }
