@@ -11,10 +11,16 @@
 for i = 7, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 0 then return 'torn' end
 end
-if ARGV[2] ~= '' then redis.call('ZREM', KEYS[3], ARGV[1] .. ':' .. ARGV[2]) end
-if redis.call('EXISTS', KEYS[1]) == 0 then return 'gone' end
+local exists, member = redis.call('EXISTS', KEYS[1]) == 1, ARGV[1] .. ':' .. ARGV[2]
+if not exists then
+  redis.call('ZREM', KEYS[3], member)
+  return 'gone'
+end
 if ARGV[2] ~= '' then
-  if redis.call('HSETNX', KEYS[2], ARGV[2], ARGV[3]) == 0 then return 'already' end
+  -- First of all: where this fails, for what stands there is no hash, the page stays in the queue.
+  local first = redis.call('HSETNX', KEYS[2], ARGV[2], ARGV[3]) == 1
+  redis.call('ZREM', KEYS[3], member)
+  if not first then return 'already' end
   if ARGV[7] ~= '' then redis.call('HSET', KEYS[6], ARGV[2], ARGV[7]) end
   for i = 7, #KEYS do redis.call('PERSIST', KEYS[i]) end
 elseif redis.call('HEXISTS', KEYS[1], 'ended') == 1 then
