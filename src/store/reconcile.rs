@@ -212,6 +212,9 @@ impl Store {
     /// Remembers where this pass ended.
     pub async fn reconcile_from(&self, place: Place) -> Result<(), StoreError> {
         let name = self.keys.reconciler();
+        if place == Place::default() {
+            return self.unlink(&[name]).await;
+        }
         let mut pipe = redis::pipe();
         pipe.atomic().hset_multiple(&name, &[("rank", place.rank), ("cursor", place.cursor)]).ignore();
         pipe.cmd("PEXPIRE").arg(&name).arg(clock::millis(REMEMBERED)).ignore();

@@ -84,6 +84,15 @@ impl Story {
         assert!(more < 25, "{more} failures in five seconds: something runs hot");
     }
 
+    /// Refused, or a stream that is broken off: never one that ends as if it were whole.
+    async fn no_whole_answer(&self, path: &str) {
+        let client = &self.world.client();
+        match client.try_send(client.request(reqwest::Method::GET, path)).await {
+            Ok(reply) => drop(reply.refused(503, "unavailable")),
+            Err(broken) => assert!(broken.is_decode() || broken.is_body(), "{broken:?}"),
+        }
+    }
+
     async fn failures(&self) -> u64 {
         let mut failures = self.world.client().metric("batchgate_steps_failed_total").await;
         for name in ["claim", "seal", "sweep", "reconcile"] {
@@ -145,7 +154,7 @@ async fn pages_that_cannot_be_read() {
     for id in &ids {
         let object = story.world.client().batch(id).await;
         assert_eq!((&object["status"], &object["counts"]["pending"]), (&json!("running"), &json!(0)), "{object}");
-        story.world.client().get(&format!("/batches/{id}/results?partial=true")).await.refused(503, "unavailable");
+        story.no_whole_answer(&format!("/batches/{id}/results?partial=true")).await;
     }
     // One that is put right is sealed when its turn comes, which an operator may hasten.
     story.redis(&["DEL", &key(4, "pages")]).await;
@@ -201,12 +210,7 @@ async fn batches_that_cannot_be_read() {
     let row: String = story.world.redis.command(&["HGET", &format!("{}:pages", key(3)), "0"]).await;
     let (name, _) = row.split_once(':').expect("a name and a count");
     story.redis(&["SET", &format!("{}:p:0:{name}:0", key(3)), "rubbish"]).await;
-    let path = format!("/batches/{}/results", ids[3]);
-    let request = story.world.client().request(reqwest::Method::GET, &path);
-    match story.world.client().try_send(request).await {
-        Ok(reply) => drop(reply.refused(503, "unavailable")),
-        Err(broken) => assert!(!broken.is_builder(), "a stream that cannot go on is reset, never ended cleanly"),
-    }
+    story.no_whole_answer(&format!("/batches/{}/results", ids[3])).await;
 }
 
 #[tokio::test]
