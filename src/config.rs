@@ -457,7 +457,6 @@ fn reconcile_every(text: &str) -> Result<Duration, String> {
     }
 }
 
-
 /// The address alone is looked at: what else is wrong Redis says.
 fn redis_url(text: &str) -> Result<Secret, String> {
     let known = ["redis://", "rediss://", "unix://", "redis+unix://"];

@@ -3,7 +3,8 @@
 use super::{
     App,
     batches::{
-        BatchPath, Taken, abandon, draining, find_own, first_answer, fit, free_key, idempotency_key, replay, take_key, turn,
+        BatchPath, Taken, abandon, draining, find_own, first_answer, fit, free_key, idempotency_key, replay, take_key,
+        turn,
     },
     error::{ApiError, Code},
     object,

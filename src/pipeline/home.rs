@@ -87,7 +87,9 @@ pub async fn drop_running(store: &Store) -> Result<(), StoreError> {
             let lease = store.seize(chunk, Token::new(&rand::random())).await?;
             // Without the input file's name nobody deletes it.
             let forget = ["input", "cancel_sent", "unknown_since"];
-            let fields = forget.map(|name| (name, String::new())).to_vec();
+            let mut fields = forget.map(|name| (name, String::new())).to_vec();
+            // As if written just now: what may have been sent of it elsewhere is not looked for.
+            fields.push(("server", store.server().await?));
             let (to, release) = (&ChunkState::Planned, Release::After(0));
             store.step(&lease, &Step { from: &UNSETTLED, to, fields, release, asking: false, waits: None }).await?;
         }

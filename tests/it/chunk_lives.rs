@@ -8,7 +8,7 @@ use batchgate::{
     domain::{
         account::{Reason, Waits},
         batch::CacheMode,
-        chunk::{ChunkState, Search, Item, Lane, Place},
+        chunk::{ChunkState, Item, Lane, Place, Search},
         id::{BatchId, ChunkId, Token, WireTag},
         key::CacheKey,
         progress::{ChunkCounts, Counts, Progress},
@@ -22,7 +22,7 @@ use batchgate::{
         commit::{Committed, Delta, Settled, Stage},
         pages::{FrameRow, FrameWriter},
         reconcile::Repair,
-        uploads::{Accepted, Reservation, Extent},
+        uploads::{Accepted, Extent, Reservation},
     },
 };
 use proptest::{
@@ -189,7 +189,10 @@ impl Story<'_> {
         let counts = Counts { total: TOTAL, ..Counts::default() };
         let planned = ChunkCounts { planned: 3, ..ChunkCounts::default() };
         let first = Progress { team: "t".into(), counts, chunks: planned, pages: 1, ..Progress::default() };
-        assert_eq!(self.store.accept(self.batch, &first, None, Reservation::default(), 1_000).await.expect("redis answers"), Accepted::Done);
+        assert_eq!(
+            self.store.accept(self.batch, &first, None, Reservation::default(), 1_000).await.expect("redis answers"),
+            Accepted::Done
+        );
         self.chunks = (0..3).map(|n| Story::fresh(n % 2, 4)).collect();
         let mut ask = redis::pipe();
         for n in 0..2 {

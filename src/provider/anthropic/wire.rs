@@ -9,7 +9,8 @@ use crate::{
         prompt::{ApiHeaders, Endpoint},
     },
     provider::{
-        Candidate, Doubt, Ended, Evidence, Line, LineOutcome, Newest, OutLine, Parcel, RemoteId, RemoteStatus, Label, Listed,
+        Candidate, Doubt, Ended, Evidence, Label, Line, LineOutcome, Listed, Newest, OutLine, Parcel, RemoteId,
+        RemoteStatus,
         faults::Envelope,
         json::Members,
         listing::Sheet,

@@ -9,7 +9,8 @@ use crate::{
         prompt::Endpoint,
     },
     provider::{
-        Candidate, Doubt, Ended, Evidence, Line, LineFault, LineOutcome, OutLine, Parcel, Pressure, Refusal, RemoteId, RemoteStatus, TokenLimit, Label, Listed,
+        Candidate, Doubt, Ended, Evidence, Label, Line, LineFault, LineOutcome, Listed, OutLine, Parcel, Pressure,
+        Refusal, RemoteId, RemoteStatus, TokenLimit,
         faults::{self, Envelope},
         json::{self, Members},
         listing::Sheet,
