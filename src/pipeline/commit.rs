@@ -104,7 +104,11 @@ pub async fn settle_staged(
         Committed::Lost => {
             metrics::counter!("batchgate_fences_lost_total").increment(1);
             tracing::warn!(chunk = %held.chunk.id, "lost the chunk before its commit; nothing was changed");
-            // The chore that would have removed what we wrote may have run before we wrote it.
+            // The chore that would have removed what we wrote may have run before we wrote it. Answers go by the names we
+            // know: the chunk's items may be gone with its batch. What is staged for the chunk is the next dispatch's.
+            if let Stage::Dispatch(token) = stage {
+                store.unstage(token, answered.iter()).await?;
+            }
             store.clear_stage(held.chunk.id, &held.lease.token).await?;
         }
     }
