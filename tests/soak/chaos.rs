@@ -99,7 +99,7 @@ impl Chaos {
         let acts: Vec<Act> = ACTS.iter().flat_map(|(act, times)| std::iter::repeat_n(*act, *times as usize)).collect();
         while Instant::now() < over {
             // Not a wait for anything: the pace of the chaos.
-            tokio::time::sleep(Duration::from_millis(self.rng.random_range(200..3_000))).await;
+            tokio::time::sleep(Duration::from_millis(self.rng.random_range(200..2_000))).await;
             let act = *acts.choose(&mut self.rng).expect("there are some");
             self.act(act).await;
         }
