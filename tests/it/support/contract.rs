@@ -15,12 +15,13 @@ use std::{
 /// Pages for people, and what they load: they change with their look, and no program should lean on them.
 const PAGES: [&str; 2] = ["/docs", "/assets"];
 /// Headers that HTTP itself sends.
-const USUAL: [&str; 8] = [
+const USUAL: [&str; 9] = [
     "content-type",
     "content-length",
     "content-encoding",
     "transfer-encoding",
     "date",
+    "connection", // `close` while the gateway drains
     "vary",
     // On every answer; the document's introduction says so.
     "x-content-type-options",
