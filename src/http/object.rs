@@ -6,6 +6,7 @@ use crate::{
     clock,
     domain::{
         account::Reason,
+        batch::Priority,
         id::BatchId,
         outcome::Usage,
         progress::{BatchStatus, ChunkCounts, Progress},
@@ -41,6 +42,7 @@ struct BatchObject<'a> {
     team: &'a str,
     run: Option<&'a str>,
     retry_of: Option<String>,
+    priority: Priority,
     metadata: &'a BTreeMap<String, String>,
     counts: CountsObject,
     chunks: ChunkCounts,
@@ -103,6 +105,7 @@ pub(super) fn head(batch: BatchId, progress: &Progress) -> String {
         team: &progress.team,
         run: progress.run.as_deref(),
         retry_of: progress.retry_of.map(|batch| batch.to_string()),
+        priority: progress.terms.priority,
         metadata: &progress.metadata,
         counts: CountsObject {
             total: counts.total,

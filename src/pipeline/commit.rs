@@ -273,6 +273,7 @@ async fn follow_ups(held: &Held<'_>, settlement: &Settlement) -> Result<Vec<NewC
             wire_bytes: limits.fixed_bytes + weights,
             deadline: chunk.deadline,
             team: chunk.team.clone(),
+            priority: chunk.priority,
             reserved: share(chunk.reserved, items.len() as u64, chunk.prompts as u64),
         });
     }

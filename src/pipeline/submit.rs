@@ -493,6 +493,7 @@ impl<'g> Submission<'g> {
                 wire_bytes: chunk.wire_bytes,
                 deadline,
                 team: self.team.clone(),
+                priority: resolver.options.priority,
             })
             .collect();
         self.reserved += chunks.iter().map(|chunk| chunk.reserved).sum::<u64>();

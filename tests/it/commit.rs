@@ -5,7 +5,7 @@ use crate::support::{dir::Dir, redis::Redis};
 use batchgate::{
     clock,
     domain::{
-        batch::CacheMode,
+        batch::{CacheMode, Priority},
         chunk::{Item, Lane, Place},
         id::{BatchId, ChunkId, Token, WireTag},
         key::CacheKey,
@@ -91,6 +91,7 @@ impl Scene {
             wire_bytes: 1_000,
             deadline: clock::now_ms() + 3_600_000,
             team: "t".into(),
+            priority: Priority::Normal,
             reserved: PROMISED,
         };
         store.begin_upload(batch).await.expect("redis answers");

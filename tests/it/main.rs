@@ -8,6 +8,7 @@ mod commit;
 mod contract;
 mod deployment;
 mod docs;
+mod fairness;
 mod faults;
 mod fuzz;
 mod path;

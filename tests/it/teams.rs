@@ -6,7 +6,9 @@ use crate::support::{
     claude,
     client::{Client, JSON, id},
     contract::CONTRACT,
-    gpt, until,
+    gpt,
+    teams::{hash, team},
+    until,
 };
 use reqwest::Method;
 use serde_json::Value;
@@ -16,15 +18,6 @@ const EVALS: &str = "bg_evals_key";
 const DATA: &str = "bg_data_key";
 const ADMIN: &str = "bg_ops_key";
 const OLD: &str = "bg_evals_old";
-
-fn hash(key: &str) -> String {
-    use sha2::Digest;
-    format!("sha256:{}", sha2::Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-}
-
-fn team(name: &str, key: &str, rest: &str) -> String {
-    format!("[teams.{name}]\nkeys = [{{name = \"first\", hash = \"{}\"}}]\n{rest}\n", hash(key))
-}
 
 /// Three teams; the key `OLD` of the first ended long ago.
 fn three() -> String {
