@@ -30,6 +30,10 @@
 //! A batch is promised room for its answers when it is accepted ([`pipeline::room`]): the promise shrinks in the commits
 //! that use it. Where Redis refuses or does not answer, what is paid for is held on to ([`pipeline::patience`]).
 //!
+//! Which chunk is sent next the claim decides ([`store::queue`]): the team with the least under way, then the most urgent. What
+//! an admin has paused waits before everything that would be paid for ([`pipeline::pause`]); and how much a team may have in
+//! work at once ([`domain::quota`]) the accept script counts.
+//!
 //! Where a server has no batches, [`pipeline::online`] asks a chunk's prompts one by one in their place, and notes what is
 //! said as it comes ([`store::said`]).
 //!

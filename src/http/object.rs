@@ -13,7 +13,7 @@ use crate::{
     },
     pipeline::{
         Gateway,
-        line::{ResultLine, escape},
+        line::{ResultLine, Viewer, escape},
         read::{Reader, Unknown},
     },
 };
@@ -158,7 +158,7 @@ pub(super) async fn respond(
             let reader =
                 Reader::open(Arc::clone(gateway), batch, progress, Unknown::Pending, 0, INLINE_RESULTS).await?;
             let (open, close) = (format!("{open},\"results\":["), format!("],{}", tail(batch)));
-            Body::from_stream(joined(open, reader, false, close))
+            Body::from_stream(joined(open, reader, None, close))
         }
     };
     let mut response = Response::new(body);
@@ -171,7 +171,7 @@ pub(super) async fn respond(
 pub(super) fn joined(
     open: String,
     reader: Reader,
-    full: bool,
+    full: Option<Viewer>,
     close: String,
 ) -> impl Stream<Item = Result<Bytes, StoreError>> {
     let groups =
@@ -183,7 +183,7 @@ pub(super) fn joined(
                 if !std::mem::take(first) {
                     out.push(b',');
                 }
-                out.extend_from_slice(&line.to_json(full));
+                out.extend_from_slice(&line.to_json(full.as_ref()));
             }
             Bytes::from(out)
         });

@@ -106,6 +106,12 @@ impl Keys {
         "{sys}:at_work"
     }
 
+    /// What is paused by hand (hash: `all`, `provider:<name>` or `team:<name>` -> who and since when). Written by an admin's
+    /// pause, read before every create and by rounds of online prompts each second; a field goes when it is resumed.
+    pub fn pauses() -> &'static str {
+        "{sys}:pauses"
+    }
+
     /// When each team's keys were last used (hash: team and name of the key -> Unix ms). Written by the door at most once a
     /// minute and key, read by the list of keys; never dies: a field for every key there ever was.
     pub fn key_uses() -> String {
@@ -193,6 +199,12 @@ impl Keys {
     /// Batches that have not ended (sorted set by creation). Written by accept and by the script that ends a batch.
     pub fn open_batches(&self) -> String {
         self.of(format_args!("open"))
+    }
+
+    /// The same of one team alone: what its bounds are counted over. Written by accept and by the script that ends a batch;
+    /// accept takes out what it finds ended or gone.
+    pub fn team_open(&self, team: &str) -> String {
+        self.of(format_args!("open:{team}"))
     }
 
     /// The right of an upload to its pages (sorted set by last progress). Written by accept, removed by its last script,
@@ -300,8 +312,8 @@ impl Keys {
         self.of(format_args!("lanes"))
     }
 
-    /// Chunks that are under way (sorted set by the last look: `<chunk> <prompts> <team>`). Written and read by the claim
-    /// script, which takes out what is settled, a few at each claim.
+    /// Chunks that are under way (set: `<chunk> <prompts> <team>`). Written and read by the claim script, which takes out what
+    /// is settled, a few at each claim.
     pub fn under_way(&self) -> String {
         self.of(format_args!("under_way"))
     }

@@ -107,12 +107,12 @@ async fn settled(world: &World, all: &[Posted]) {
     }
 }
 
-/// The large one is 60 chunks, was there first, and has the earlier deadline; the others are two chunks each. At Anthropic
+/// The large one is 40 chunks, was there first, and has the earlier deadline; the others are two chunks each. At Anthropic
 /// creates go one by one, whatever the workers.
 async fn ten_small_batches_do_not_wait_for_a_large_one(kind: Kind) {
     let world = world(kind, &[("BATCHGATE_WORKERS", "2")]).await;
     shut(&world).await;
-    let mut all = vec![post(&world, "big", batch("large", claude, 300, 5)).await];
+    let mut all = vec![post(&world, "big", batch("large", claude, 200, 5)).await];
     waits_for(&world, &all[0], "auth_failed").await;
     for n in 0..SMALL_TEAMS {
         all.push(post(&world, &small(n), batch(&small(n), claude, 10, 5)).await);
@@ -127,9 +127,9 @@ async fn ten_small_batches_do_not_wait_for_a_large_one(kind: Kind) {
         if order.iter().filter(|n| **n != 0).count() == 2 * SMALL_TEAMS { Ok(order) } else { Err(order) }
     })
     .await;
-    // By deadline alone these would be all 60; by turns two or three, and what the two workers had in hand.
+    // By deadline alone these would be all 40; by turns two or three, and what the two workers had in hand.
     let large = before_the_last_of_the_others(&created);
-    assert!(large <= 6, "{large} of the large batch's 60 chunks went before the last of the others: {created:?}");
+    assert!(large <= 6, "{large} of the large batch's 40 chunks went before the last of the others: {created:?}");
     world.sim.take(0.1).await;
     world.sim.advance(2_000.0).await;
     settled(&world, &all).await;
@@ -145,7 +145,7 @@ async fn tokens_that_become_free_go_round(kind: Kind) {
         world.sim.settings(settings).await;
     };
     limit(1_000.0).await;
-    let mut all = vec![post(&world, "big", batch("tokens", gpt, 160, 2)).await];
+    let mut all = vec![post(&world, "big", batch("tokens", gpt, 80, 2)).await];
     waits_for(&world, &all[0], "token_limit").await;
     for n in 0..SMALL_TEAMS {
         all.push(post(&world, &small(n), batch(&small(n), gpt, 2, 2)).await);
@@ -157,8 +157,8 @@ async fn tokens_that_become_free_go_round(kind: Kind) {
     world.sim.advance(2_000.0).await;
     settled(&world, &all).await;
     let large = before_the_last_of_the_others(&order(&world, &all).await);
-    // Four were there; a chunk that looks by itself at the right moment may slip through. By deadline it would be 80.
-    assert!(large <= 20, "{large} of the large batch's 80 chunks went before the last of the others");
+    // Four were there; a chunk that looks by itself at the right moment may slip through. By deadline it would be 40.
+    assert!(large <= 16, "{large} of the large batch's 40 chunks went before the last of the others");
     nothing_is_left_behind(&world).await;
 }
 

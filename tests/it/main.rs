@@ -3,6 +3,7 @@
 
 mod architecture;
 mod bad_input;
+mod check;
 mod chunk_lives;
 mod commit;
 mod contract;
@@ -12,7 +13,10 @@ mod fairness;
 mod faults;
 mod fuzz;
 mod path;
+mod pause;
+mod provenance;
 mod provider_contract;
+mod quota;
 mod room;
 mod run_numbers;
 mod support;

@@ -20,7 +20,7 @@ local KEPT = 40 * 86400 * 1000
 local function entry(id, prompts, team) return id .. ' ' .. (tonumber(prompts or nil) or 0) .. ' ' .. team end
 
 local function leave(id, prompts, team)
-  if redis.call('ZREM', KEYS[4], entry(id, prompts, team)) == 0 then return end
+  if redis.call('SREM', KEYS[4], entry(id, prompts, team)) == 0 then return end
   if redis.call('HINCRBY', KEYS[5], team, -prompts) < 0 then redis.call('HSET', KEYS[5], team, 0) end
 end
 
@@ -59,18 +59,14 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0
   make_ready(id)
 end
 
--- Nobody tells when a chunk under way is settled, or waits where it was: it is seen here, those not looked at for longest
--- first. Each is claimed for a poll now and then, so in one round of polls all are looked at.
+-- Nobody tells when a chunk under way is settled, or waits where it was: it is seen here, some drawn at random at each
+-- claim. Each is claimed for a poll now and then, so a round of polls sees all of them; and a look writes nothing.
 local function look(count)
-  for _, member in ipairs(redis.call('ZRANGE', KEYS[4], 0, count - 1)) do
+  for _, member in ipairs(redis.call('SRANDMEMBER', KEYS[4], count)) do
     local id, prompts, team = string.match(member, '^(%S+) (%d+) (.*)$')
     local state = redis.pcall('HGET', prefix .. 'k:' .. id, 'state')
     local waits = state == 'planned' and not redis.call('ZSCORE', KEYS[2], id)
-    if type(state) == 'string' and state ~= 'settled' and not waits then
-      redis.call('ZADD', KEYS[4], 'XX', now, member)
-    else
-      leave(id, tonumber(prompts), team)
-    end
+    if type(state) ~= 'string' or state == 'settled' or waits then leave(id, tonumber(prompts), team) end
   end
 end
 look(LOOK)
@@ -108,6 +104,11 @@ local best = tended or sent
 if sent and string.byte(token) % 4 == 0 then best = sent end
 if not best then
   look(LOOK_IDLE)
+  if redis.call('EXISTS', KEYS[4]) == 0 then -- whatever damage there was, nobody has anything under way
+    for team, share in pairs(shares) do
+      if share ~= 0 then redis.call('HSET', KEYS[5], team, 0) end
+    end
+  end
   return { '', now, 0, '', buried }
 end
 redis.call('ZREM', prefix .. 'ready:' .. best.lane, best.id)
@@ -115,7 +116,7 @@ redis.call('ZADD', KEYS[2], now + lease, best.id)
 redis.call('SET', prefix .. 'k:' .. best.id .. ':fence', token)
 local facts = redis.pcall('HMGET', prefix .. 'k:' .. best.id, 'reclaims', 'prompts')
 local prompts, team = not facts.err and tonumber(facts[2] or nil) or 0, team_of(best.lane)
-if redis.call('ZADD', KEYS[4], 'NX', now, entry(best.id, prompts, team)) == 1 then
+if redis.call('SADD', KEYS[4], entry(best.id, prompts, team)) == 1 then
   redis.call('HINCRBY', KEYS[5], team, prompts)
   redis.call('PEXPIRE', KEYS[5], KEPT)
 end
