@@ -6,6 +6,7 @@ mod value;
 
 use crate::{
     domain::{
+        quota::Bounds,
         room::CacheMax,
         route::{DEFAULT_ANTHROPIC_MODELS, DEFAULT_OPENAI_MODELS, Glob, ProviderKind, Route, Routes, who},
         team::Teams,
@@ -41,6 +42,9 @@ pub struct Config {
     /// `[teams.NAME]` of the file, and `BATCHGATE_KEY_HASHES` (`sha256:<64 hex digits>`, comma-separated): keys of the team
     /// `default`, an admin. Neither: open, on loopback only.
     pub teams: Teams,
+    /// `BATCHGATE_TEAM_BATCHES` (1,000; 1 to 10,000) and `BATCHGATE_TEAM_PROMPTS` (10,000,000; 1 to 1,000,000,000): open
+    /// batches and pending prompts of a team that names no `max_open_batches` and `max_pending_prompts`.
+    pub bounds: Bounds,
     pub accounts: Vec<AccountConfig>,
     /// `BATCHGATE_WORKERS` (8; 1 to 1,024): chunks stepped at once.
     pub workers: usize,
@@ -54,6 +58,8 @@ pub struct Config {
     pub create_timeout: Duration,
     /// `BATCHGATE_METRICS_LISTEN`: `/metrics` on a listener of its own, without a key; absent: beside the API, with one.
     pub metrics_listen: Option<SocketAddr>,
+    /// `BATCHGATE_PUBLIC_URL`: how teams reach the gateway; what `batchgate check --online` looks at. Absent: nothing.
+    pub public_url: Option<String>,
     /// `BATCHGATE_OTLP_ENDPOINT`: an OpenTelemetry collector that gets the spans, as in `http://127.0.0.1:4318`; absent:
     /// none. Needs a build with the feature `otel`, which is on by default.
     pub collector: Option<String>,
@@ -171,7 +177,11 @@ impl Reader<'_> {
             ));
         }
         let listen = self.read("BATCHGATE_LISTEN", parsed, SocketAddr::from(([127, 0, 0, 1], 8080)));
-        let (accounts, teams) = self.tables(file, listen);
+        let bounds = Bounds {
+            open_batches: self.within("BATCHGATE_TEAM_BATCHES", 1_000, 1..=Bounds::MOST_BATCHES),
+            pending_prompts: self.within("BATCHGATE_TEAM_PROMPTS", 10_000_000, 1..=Bounds::MOST_PROMPTS),
+        };
+        let (accounts, teams) = self.tables(file, listen, bounds);
         let redis_url = self.read("BATCHGATE_REDIS_URL", |text| redis_url(text).map(Some), None);
         if self.text("BATCHGATE_REDIS_URL").is_none() && !listen.ip().is_loopback() {
             self.mistakes.push("BATCHGATE_REDIS_URL is required unless the listener is a loopback address".to_owned());
@@ -198,6 +208,7 @@ impl Reader<'_> {
             listen,
             redis_url,
             teams,
+            bounds,
             accounts,
             workers: self.within("BATCHGATE_WORKERS", 8, 1..=MAX_AT_ONCE),
             max_body: self.read("BATCHGATE_MAX_BODY", size, 4 << 30),
@@ -205,6 +216,7 @@ impl Reader<'_> {
             stall,
             create_timeout,
             metrics_listen: self.read("BATCHGATE_METRICS_LISTEN", |text| parsed(text).map(Some), None),
+            public_url: self.read("BATCHGATE_PUBLIC_URL", |text| public_url(text).map(Some), None),
             collector: self.read("BATCHGATE_OTLP_ENDPOINT", |text| collector(text).map(Some), None),
             log: self.read("BATCHGATE_LOG", log_filter, "info".to_owned()),
             log_format,
@@ -236,7 +248,7 @@ impl Reader<'_> {
     }
 
     /// The file's tables, and what the environment says in their place.
-    fn tables(&mut self, text: &str, listen: SocketAddr) -> (Vec<AccountConfig>, Teams) {
+    fn tables(&mut self, text: &str, listen: SocketAddr, bounds: Bounds) -> (Vec<AccountConfig>, Teams) {
         let file: File = match toml::from_str(text) {
             Ok(file) => file,
             Err(why) => {
@@ -247,7 +259,7 @@ impl Reader<'_> {
         let accounts = self.accounts(file.providers);
         let hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
         let names: Vec<&str> = accounts.iter().map(|account| account.route.account.as_str()).collect();
-        let teams = teams::teams(file.teams, &hashes, &names, &mut self.mistakes);
+        let teams = teams::teams(file.teams, &hashes, &names, bounds, &mut self.mistakes);
         if teams.are_open() && !listen.ip().is_loopback() {
             self.mistakes.push(format!(
                 "no key is configured and {listen} is not a loopback address: set BATCHGATE_KEY_HASHES or [teams.NAME] \
@@ -442,6 +454,16 @@ fn parsed<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|why| format!("{text:?}: {why}"))
 }
 
+fn public_url(text: &str) -> Result<String, String> {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    match rest.map(|rest| rest.trim_end_matches('/')) {
+        Some(host) if !host.is_empty() && !host.contains(['?', '#', '@', ' ']) => {
+            Ok(text.trim_end_matches('/').to_owned())
+        }
+        _ => Err(format!("{text:?} is not where a gateway is: write https://batchgate.example.com")),
+    }
+}
+
 fn collector(text: &str) -> Result<String, String> {
     match text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")) {
         Some(rest) if !rest.is_empty() => Ok(text.to_owned()),
@@ -545,6 +567,8 @@ mod tests {
             (&[("BATCHGATE_ATTEMPTS", "0")], "BATCHGATE_ATTEMPTS: must be a whole number from 1 to 255"),
             (&[("BATCHGATE_WORKERS", "0")], "BATCHGATE_WORKERS: must be a whole number from 1 to 1024"),
             (&[("BATCHGATE_WORKERS", "18446744073709551615")], "BATCHGATE_WORKERS: must be"),
+            (&[("BATCHGATE_TEAM_BATCHES", "0")], "BATCHGATE_TEAM_BATCHES: must be a whole number from 1 to 10000"),
+            (&[("BATCHGATE_TEAM_PROMPTS", "lots")], "BATCHGATE_TEAM_PROMPTS: must be"),
             (&[("BATCHGATE_MAX_UPLOADS", "-1")], "BATCHGATE_MAX_UPLOADS: must be"),
             (&[("BATCHGATE_CHUNK", "1000001")], "BATCHGATE_CHUNK: must be"),
             (&[("BATCHGATE_CHUNK_BYTES", "0")], "BATCHGATE_CHUNK_BYTES"),
@@ -554,6 +578,11 @@ mod tests {
             (&[("BATCHGATE_LOG_FORMAT", "xml")], "BATCHGATE_LOG_FORMAT: must be text or json"),
             (&[("BATCHGATE_REDIS_URL", "127.0.0.1:6379")], "BATCHGATE_REDIS_URL: is not the URL of a Redis"),
             (&[("BATCHGATE_METRICS_LISTEN", "9090")], "BATCHGATE_METRICS_LISTEN"),
+            (
+                &[("BATCHGATE_PUBLIC_URL", "batchgate.example.com")],
+                "BATCHGATE_PUBLIC_URL: \"batchgate.example.com\" is not",
+            ),
+            (&[("BATCHGATE_PUBLIC_URL", "https://u:p@h/?x")], "BATCHGATE_PUBLIC_URL"),
         ] {
             let mut pairs = vec![("ANTHROPIC_API_KEY", "k")];
             pairs.extend(given);

@@ -33,6 +33,10 @@
 //! What another batch asks already is marked ([`store::marks`]) and joined: [`pipeline::join`] waits for that batch's chunk,
 //! whose commit serves all who wait ([`store::joins`]), or takes over what it leaves unanswered.
 //!
+//! Which chunk is sent next the claim decides ([`store::queue`]): the team with the least under way, then the most urgent. What
+//! an admin has paused waits before everything that would be paid for ([`pipeline::pause`]); and how much a team may have in
+//! work at once ([`domain::quota`]) the accept script counts.
+//!
 //! Where a server has no batches, [`pipeline::online`] asks a chunk's prompts one by one in their place, and notes what is
 //! said as it comes ([`store::said`]).
 //!

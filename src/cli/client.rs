@@ -169,6 +169,25 @@ impl Client {
         self.get(self.url(&["keys"])).await
     }
 
+    pub(crate) async fn pauses(&self) -> Result<Value, Failure> {
+        self.get(self.url(&["pauses"])).await
+    }
+
+    /// Doing it twice is doing it once, so it is repeated like a read.
+    pub(crate) async fn pause(&self, id: &str) -> Result<Value, Failure> {
+        self.change(Method::PUT, &["pauses", id]).await
+    }
+
+    pub(crate) async fn resume(&self, id: &str) -> Result<Value, Failure> {
+        self.change(Method::DELETE, &["pauses", id]).await
+    }
+
+    async fn change(&self, method: Method, path: &[&str]) -> Result<Value, Failure> {
+        let url = self.url(path);
+        let response = self.patiently(async || self.send(self.request(method.clone(), url.clone())).await).await?;
+        self.json(response).await
+    }
+
     pub(crate) async fn cancel(&self, id: &str) -> Result<Value, Failure> {
         let url = self.url(&["batches", id, "cancel"]);
         let response = self.patiently(async || self.send(self.request(Method::POST, url.clone())).await).await?;
@@ -231,6 +250,12 @@ impl Client {
     pub(crate) async fn ready(&self) -> Result<(), Failure> {
         let request = self.request(Method::GET, self.url(&["readyz"])).timeout(Duration::from_secs(5));
         self.send(request).await.map(drop)
+    }
+
+    /// Is there a gateway? One try, five seconds.
+    pub(crate) async fn alive(&self) -> Result<(), Failure> {
+        let request = self.request(Method::GET, self.url(&["healthz"])).timeout(Duration::from_secs(5));
+        self.json(self.send(request).await?).await.map(drop)
     }
 
     /// Any other JSON under the base URL.

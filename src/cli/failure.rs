@@ -11,6 +11,8 @@ pub(crate) enum Ending {
     Fine,
     /// The gateway answered, but some prompts have no answer, or it is not ready: exit code 1.
     Lacking,
+    /// Who was to be asked did not answer: exit code 3.
+    Unreachable,
 }
 
 /// How a command that did not come to its end failed.
@@ -69,6 +71,7 @@ impl Ending {
         match self {
             Ending::Fine => 0,
             Ending::Lacking => 1,
+            Ending::Unreachable => 3,
         }
     }
 }

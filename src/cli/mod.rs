@@ -1,16 +1,18 @@
 //! DOOR: the terminal. Parses the command line, runs one command, answers with an exit code.
 //!
-//! `serve` is the composition root. Everything else but `adopt` is a client: it sees the public API and nothing private.
+//! `serve` is the composition root. Everything else but `adopt` and `check` is a client: it sees the public API and nothing private.
 //! Exit codes: 0 fine, 1 refused or some prompts have no answer, 2 usage, 3 unreachable (130 after Ctrl-C, as shells do).
 
 mod adopt;
 mod batches;
+mod check;
 mod client;
 mod demo;
 mod failure;
 mod forecast;
 mod key;
 mod out;
+mod pause;
 mod private_redis;
 mod progress;
 mod reload;
@@ -84,6 +86,11 @@ enum Command {
     Retry(submit::RetryArgs),
     /// Make a copied Redis the home of this deployment; until then its gateways only read
     Adopt(adopt::AdoptArgs),
+    /// Send nothing new of a provider, a team or at all, while what runs goes on; without any of them: what is paused
+    Pause(pause::PauseArgs),
+    /// End a pause
+    Resume(pause::PauseArgs),
+    Check(check::CheckArgs),
     /// Keys of the gateway
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -127,6 +134,9 @@ async fn dispatch(command: Command) -> Result<Ending, Failure> {
         Command::Cancel(args) => batches::cancel(&args.door.client()?, args).await,
         Command::Retry(args) => submit::retry(&args.door.client()?, args).await,
         Command::Adopt(args) => adopt::run(&args).await,
+        Command::Pause(args) => pause::pause(&args.door.client()?, &args).await,
+        Command::Resume(args) => pause::resume(&args.door.client()?, &args).await,
+        Command::Check(args) => check::run(&args).await,
         Command::Key(command) => key::run(command).await,
         Command::Healthcheck(args) => healthcheck(args).await,
     }

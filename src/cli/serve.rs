@@ -113,7 +113,7 @@ async fn serve(
         gateway: Arc::clone(&gateway),
         tasks: tasks.clone(),
         beats: beats.clone(),
-        auth: Arc::new(Auth::new(config.teams.clone())),
+        auth: Arc::new(Auth::new(config.teams.clone(), config.bounds)),
         metrics,
         uploads: Arc::new(Semaphore::new(config.max_uploads)),
         max_uploads: config.max_uploads,

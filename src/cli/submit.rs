@@ -90,6 +90,9 @@ pub(crate) struct BatchOptions {
     /// Whether a bad prompt refuses the batch, or fails alone
     #[arg(long, value_parser = ["refuse", "fail"])]
     on_invalid: Option<String>,
+    /// `low`: after the team's other batches
+    #[arg(long, value_parser = ["normal", "low"])]
+    priority: Option<String>,
     /// Another salt, another answer
     #[arg(long)]
     salt: Option<String>,
@@ -112,7 +115,7 @@ impl BatchOptions {
     fn members(self) -> Map<String, Value> {
         let metadata: Map<String, Value> =
             self.metadata.into_iter().map(|(name, value)| (name, value.into())).collect();
-        let members: [(&str, Option<Value>); 13] = [
+        let members: [(&str, Option<Value>); 14] = [
             ("model", self.model.map(Value::from)),
             ("max_tokens", self.max_tokens.map(Value::from)),
             ("chunk", self.chunk.map(Value::from)),
@@ -121,6 +124,7 @@ impl BatchOptions {
             ("repeats", self.repeats.map(Value::from)),
             ("max_age", self.max_age.map(Value::from)),
             ("on_invalid", self.on_invalid.map(Value::from)),
+            ("priority", self.priority.map(Value::from)),
             ("salt", self.salt.map(Value::from)),
             ("run", self.run.map(Value::from)),
             ("deadline", self.deadline.map(Value::from)),
@@ -281,13 +285,13 @@ mod tests {
     fn only_given_options_become_members() {
         let line = Line::try_parse_from(["x", "f.ndjson"]).expect("a file is enough");
         assert!(line.args.options.members().is_empty());
-        let words = "x f.json --model m --max-tokens 100 --chunk 2 --cache only --max-age 12h --on-invalid fail \
+        let words = "x f.json --model m --max-tokens 100 --chunk 2 --cache only --max-age 12h --on-invalid fail --priority low \
                      --salt 7 --run arc-5~2 --deadline 9h --metadata run=a=b";
         let line = Line::try_parse_from(words.split_whitespace().chain(["--params", "{\"seed\": 1e400}"]))
             .expect("good options");
         let expect: Value = serde_json::from_str(
             r#"{"model": "m", "max_tokens": 100, "chunk": 2, "cache": "only", "max_age": "12h", "on_invalid": "fail",
-                "salt": "7", "run": "arc-5~2", "deadline": "9h",
+                "priority": "low", "salt": "7", "run": "arc-5~2", "deadline": "9h",
                 "params": {"seed": 1e400}, "metadata": {"run": "a=b"}}"#,
         )
         .expect("JSON");

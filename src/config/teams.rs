@@ -5,6 +5,7 @@ use crate::{
     clock::{self, Millis},
     domain::{
         batch::CacheMode,
+        quota::Bounds,
         team::{Role, Team, TeamKey, Teams},
     },
 };
@@ -27,6 +28,8 @@ pub(super) struct FileTeam {
     #[serde(default)]
     cache: CacheMode,
     providers: Option<BTreeSet<String>>,
+    max_open_batches: Option<u64>,
+    max_pending_prompts: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -39,7 +42,14 @@ struct FileKey {
 
 /// Reads the teams; `hashes` are the keys of the environment, which are those of the team `default`: an admin, unless the
 /// file says otherwise. `accounts` are the names `providers` may list.
-pub(super) fn teams(file: FileTeams, hashes: &[[u8; 32]], accounts: &[&str], mistakes: &mut Vec<String>) -> Teams {
+/// `bounds` hold for a team that names none.
+pub(super) fn teams(
+    file: FileTeams,
+    hashes: &[[u8; 32]],
+    accounts: &[&str],
+    bounds: Bounds,
+    mistakes: &mut Vec<String>,
+) -> Teams {
     let mut teams = Vec::new();
     for (name, table) in file {
         if !Team::is_name(&name) {
@@ -50,8 +60,9 @@ pub(super) fn teams(file: FileTeams, hashes: &[[u8; 32]], accounts: &[&str], mis
                 .push(format!("team {name}: no provider is called {provider:?}; there are: {}", accounts.join(", ")));
         }
         let keys = keys(&name, &table.keys, mistakes);
+        let bounds = own_bounds(&name, &table, bounds, mistakes);
         let FileTeam { role, cache, providers, .. } = table;
-        teams.push((Team { name, role, cache, providers }, keys));
+        teams.push((Team { name, role, cache, providers, bounds }, keys));
     }
     let from_environment = hashes.iter().zip(1..).map(|(hash, number)| TeamKey {
         name: format!("BATCHGATE_KEY_HASHES {number}"),
@@ -61,10 +72,25 @@ pub(super) fn teams(file: FileTeams, hashes: &[[u8; 32]], accounts: &[&str], mis
     match teams.iter_mut().find(|(team, _)| team.name == Team::DEFAULT) {
         Some((_, keys)) => keys.extend(from_environment),
         None if hashes.is_empty() => {}
-        None => teams.push((Team::new(Team::DEFAULT, Role::Admin), from_environment.collect())),
+        None => teams.push((Team { bounds, ..Team::new(Team::DEFAULT, Role::Admin) }, from_environment.collect())),
     }
     refuse_repeats(&teams, mistakes);
     Teams(teams.into_iter().map(|(team, keys)| (Arc::new(team), keys)).collect())
+}
+
+fn own_bounds(team: &str, table: &FileTeam, bounds: Bounds, mistakes: &mut Vec<String>) -> Bounds {
+    let mut within = |name: &str, given: Option<u64>, most: u64, default: u64| match given {
+        Some(number) if !(1..=most).contains(&number) => {
+            mistakes.push(format!("team {team}: {name} must be from 1 to {most}"));
+            default
+        }
+        given => given.unwrap_or(default),
+    };
+    let (batches, prompts) = (table.max_open_batches, table.max_pending_prompts);
+    Bounds {
+        open_batches: within("max_open_batches", batches, Bounds::MOST_BATCHES, bounds.open_batches),
+        pending_prompts: within("max_pending_prompts", prompts, Bounds::MOST_PROMPTS, bounds.pending_prompts),
+    }
 }
 
 fn keys(team: &str, table: &[FileKey], mistakes: &mut Vec<String>) -> Vec<TeamKey> {
@@ -112,7 +138,7 @@ mod tests {
 
     fn read(text: &str, hashes: &[[u8; 32]]) -> (Teams, Vec<String>) {
         let (file, mut mistakes) = (toml::from_str(text).expect("TOML"), Vec::new());
-        (teams(file, hashes, &["anthropic", "openai"], &mut mistakes), mistakes)
+        (teams(file, hashes, &["anthropic", "openai"], Bounds::default(), &mut mistakes), mistakes)
     }
 
     fn key(name: &str, digit: char) -> String {
@@ -137,6 +163,18 @@ mod tests {
         for bad in ["", "soon", "2027-13-01", "2027-06-01T00:00:00"] {
             assert!(moment(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_team_s_own_bounds_go_first() {
+        let (teams, mistakes) = read("[a]\nmax_open_batches = 3\n[b]\nmax_pending_prompts = 7\n", &[]);
+        let bounds: Vec<Bounds> = teams.0.iter().map(|(team, _)| team.bounds).collect();
+        let default = Bounds::default();
+        assert_eq!(mistakes, Vec::<String>::new());
+        assert_eq!(bounds, [Bounds { open_batches: 3, ..default }, Bounds { pending_prompts: 7, ..default }]);
+        let told = read("[a]\nmax_open_batches = 0\n[b]\nmax_pending_prompts = 1000000001\n", &[]).1;
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("team a: max_open_batches must be from 1 to 10000"), "{told:?}");
     }
 
     #[test]

@@ -56,6 +56,16 @@ pub enum Repeats {
     Share,
 }
 
+/// Which of its team's batches go first. What one team says of its own changes nothing for the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    #[default]
+    Normal,
+    /// Nothing of it is sent while something normal of its team could be, at the same provider.
+    Low,
+}
+
 /// What becomes of prompts that cannot be accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnInvalid {
@@ -107,6 +117,7 @@ pub struct Options {
     /// Repeats are counted over all batches of this run.
     pub run: Option<Run>,
     pub on_invalid: OnInvalid,
+    pub priority: Priority,
     pub metadata: BTreeMap<String, String>,
     /// Answers older than this at the batch's creation count as misses, and are replaced. None: any will do. Only
     /// matters where the cache is read.
@@ -131,6 +142,7 @@ pub struct Terms {
     /// Only a run needs it again: elsewhere the keys are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub salt: Option<Salt>,
+    pub priority: Priority,
 }
 
 impl Default for Options {
@@ -144,6 +156,7 @@ impl Default for Options {
             cache: CacheMode::default(),
             run: None,
             on_invalid: OnInvalid::default(),
+            priority: Priority::default(),
             metadata: BTreeMap::new(),
             max_age: None,
             deadline: Options::DEFAULT_DEADLINE,
@@ -165,14 +178,15 @@ impl Options {
     pub fn terms(&self) -> Terms {
         let salt = self.salt.clone().filter(|_| self.run.is_some());
         let max_age_ms = self.max_age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
-        Terms { chunk: self.chunk, repeats: self.repeats, cache: self.cache, max_age_ms, salt }
+        let Options { chunk, repeats, cache, priority, .. } = *self;
+        Terms { chunk, repeats, cache, max_age_ms, salt, priority }
     }
 
     /// The options of a batch that asks an earlier one's prompts again.
     pub fn again(terms: &Terms, run: Option<Run>, metadata: BTreeMap<String, String>, deadline: Duration) -> Options {
-        let Terms { chunk, repeats, cache, max_age_ms, salt } = terms.clone();
+        let Terms { chunk, repeats, cache, max_age_ms, salt, priority } = terms.clone();
         let max_age = max_age_ms.map(Duration::from_millis);
-        Options { chunk, repeats, cache, max_age, salt, run, metadata, deadline, ..Options::default() }
+        Options { chunk, repeats, cache, max_age, salt, priority, run, metadata, deadline, ..Options::default() }
     }
 
     /// Reads the fields in the order they came; of those with one name the last. A null is a field not given.
@@ -213,7 +227,7 @@ impl Options {
             }
             "chunk" | "salt" | "samples" | "repeats" | "cache" | "run" | "metadata" | "deadline" | "max_age"
                 if value.is_null() => {}
-            "model" | "max_tokens" | "params" | "headers" | "on_invalid" if value.is_null() => {}
+            "model" | "max_tokens" | "params" | "headers" | "on_invalid" | "priority" if value.is_null() => {}
             "chunk" => self.chunk = reader.integer("/chunk", &value, 1..=1_000_000_000),
             "salt" => {
                 self.salt = Salt::new(value);
@@ -238,6 +252,10 @@ impl Options {
             "on_invalid" => {
                 let words = [("refuse", OnInvalid::Refuse), ("fail", OnInvalid::Fail)];
                 self.on_invalid = reader.word("/on_invalid", &value, &words).unwrap_or_default();
+            }
+            "priority" => {
+                let words = [("normal", Priority::Normal), ("low", Priority::Low)];
+                self.priority = reader.word("/priority", &value, &words).unwrap_or_default();
             }
             "metadata" => self.metadata = metadata(reader, value),
             "deadline" => self.take_deadline(reader, &value),

@@ -3,6 +3,7 @@
 
 use super::{
     batch::CacheMode,
+    quota::Bounds,
     route::{Route, Routes},
 };
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ pub struct Team {
     pub cache: CacheMode,
     /// Accounts that may answer it; none: all of them.
     pub providers: Option<BTreeSet<String>>,
+    /// How much it may have in work at once.
+    pub bounds: Bounds,
 }
 
 impl Team {
@@ -35,7 +38,7 @@ impl Team {
     pub const DEFAULT: &str = "default";
 
     pub fn new(name: &str, role: Role) -> Team {
-        Team { name: name.to_owned(), role, cache: CacheMode::default(), providers: None }
+        Team { name: name.to_owned(), role, cache: CacheMode::default(), providers: None, bounds: Bounds::default() }
     }
 
     /// True if `name` can be a team's.

@@ -6,7 +6,10 @@ use super::{
 };
 use crate::{
     clock::{self, Millis},
-    domain::team::{Role, Team, Teams},
+    domain::{
+        quota::Bounds,
+        team::{Role, Team, Teams},
+    },
 };
 use axum::{
     Extension,
@@ -80,8 +83,9 @@ pub(super) async fn require_admin(
 }
 
 impl Auth {
-    pub fn new(teams: Teams) -> Auth {
-        let open = Arc::new(Team::new(Team::DEFAULT, Role::Admin));
+    /// `bounds`: of whoever asks without keys.
+    pub fn new(teams: Teams, bounds: Bounds) -> Auth {
+        let open = Arc::new(Team { bounds, ..Team::new(Team::DEFAULT, Role::Admin) });
         Auth { teams: RwLock::new(Arc::new(teams)), open, noted: Mutex::default() }
     }
 
@@ -96,6 +100,13 @@ impl Auth {
 
     pub(super) fn teams(&self) -> Arc<Teams> {
         Arc::clone(&self.teams.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// All there are.
+    pub(super) fn team_names(&self) -> Vec<String> {
+        let teams = self.teams();
+        let open = teams.are_open().then(|| self.open.name.clone());
+        teams.0.iter().map(|(team, _)| team.name.clone()).chain(open).collect()
     }
 
     fn team(&self, headers: &HeaderMap, now: Millis) -> Result<(Arc<Team>, Option<Used>), ApiError> {

@@ -3,6 +3,7 @@
 use crate::{
     domain::{
         problem::{Problem, Problems},
+        quota::{Bounded, Exceeded},
         room::Full,
     },
     pipeline::{frames::FrameError, line::escape, retry::RetryError, submit::SubmitError},
@@ -31,6 +32,7 @@ pub(super) enum Code {
     UnsupportedMediaType,
     InvalidRequest,
     IdempotencyMismatch,
+    QuotaExceeded,
     StorageFull,
     Unavailable,
     Draining,
@@ -50,7 +52,7 @@ impl Code {
             Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::InvalidRequest | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
-            Code::StorageFull => StatusCode::TOO_MANY_REQUESTS,
+            Code::QuotaExceeded | Code::StorageFull => StatusCode::TOO_MANY_REQUESTS,
             Code::Unavailable | Code::Draining | Code::UploadLost => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -64,6 +66,7 @@ pub(super) struct ApiError {
     detail: String,
     problems: Problems,
     storage: Option<Full>,
+    quota: Option<Exceeded>,
     headers: Vec<(HeaderName, HeaderValue)>,
     /// For the log only.
     cause: Option<String>,
@@ -83,6 +86,8 @@ struct Document<'a> {
     error_count: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     storage: Option<Full>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quota: Option<Exceeded>,
 }
 
 impl ApiError {
@@ -91,13 +96,14 @@ impl ApiError {
         if code.status() == StatusCode::SERVICE_UNAVAILABLE {
             headers.push((header::RETRY_AFTER, HeaderValue::from_static("5")));
         }
-        if code == Code::StorageFull {
+        if code.status() == StatusCode::TOO_MANY_REQUESTS {
             headers.push((header::RETRY_AFTER, HeaderValue::from_static("60")));
         }
         if code.status() == StatusCode::UNAUTHORIZED {
             headers.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
         }
-        ApiError { code, status: code.status(), detail: detail.into(), problems, storage: None, headers, cause: None }
+        let (status, detail, storage, quota, cause) = (code.status(), detail.into(), None, None, None);
+        ApiError { code, status, detail, problems, storage, quota, headers, cause }
     }
 
     /// 405; the list of codes has no word of its own for it.
@@ -147,6 +153,7 @@ impl ApiError {
             errors: self.problems.first(),
             error_count: (!self.problems.is_empty()).then(|| self.problems.count()),
             storage: self.storage,
+            quota: self.quota,
         };
         let body = escape(serde_json::to_vec(&document).expect("strings and numbers serialize").into());
         let mut response = Response::new(Body::from(body));
@@ -202,6 +209,25 @@ fn storage_full(full: Option<Full>) -> ApiError {
     ApiError { storage: full, ..ApiError::new(Code::StorageFull, detail) }
 }
 
+/// The team has enough in work; nothing was created.
+fn quota_exceeded(quota: Exceeded) -> ApiError {
+    let Exceeded { what, used, needed, max } = quota;
+    let detail = match what {
+        Bounded::OpenBatches => format!(
+            "your team has {used} batches that have not ended, and may have {max}: try again when one of them has ended"
+        ),
+        Bounded::PendingPrompts if needed > max => format!(
+            "this batch has {needed} prompts that are not answered yet, and your team may have {max} in all: send fewer at once"
+        ),
+        Bounded::PendingPrompts => format!(
+            "your team waits for {used} answers and may wait for {max}, and this batch adds {needed}: try again when some \
+             have come, or send fewer at once"
+        ),
+    };
+    let detail = format!("{detail}, or let an operator raise the bound of your team; nothing was created");
+    ApiError { quota: Some(quota), ..ApiError::new(Code::QuotaExceeded, detail) }
+}
+
 impl From<FrameError> for ApiError {
     fn from(error: FrameError) -> ApiError {
         let (code, problem) = match error {
@@ -249,6 +275,7 @@ impl From<SubmitError> for ApiError {
                 Code::IdempotencyInProgress,
                 "another request with this Idempotency-Key began while this one was idle",
             ),
+            SubmitError::Exceeded(exceeded) => quota_exceeded(exceeded),
             SubmitError::Full(full) => storage_full(Some(full)),
             SubmitError::Store(error) => error.into(),
         }

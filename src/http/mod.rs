@@ -13,6 +13,7 @@ mod keys;
 mod listing;
 mod object;
 mod ops;
+mod pause;
 mod query;
 mod results;
 mod retry;
@@ -32,7 +33,7 @@ use axum::{
     http::{HeaderValue, Method, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{get, post, put},
 };
 use error::{ApiError, Code};
 use std::{sync::Arc, time::Instant};
@@ -66,6 +67,8 @@ struct RequestId(String);
 pub fn router(app: App) -> Router {
     let admins = Router::new()
         .route("/keys", get(keys::keys))
+        .route("/pauses", get(pause::list))
+        .route("/pauses/{pause}", put(pause::pause).delete(pause::resume))
         .route("/metrics", get(ops::metrics))
         .route_layer(middleware::from_fn(auth::require_admin));
     let teams = Router::new()

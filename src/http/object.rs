@@ -6,13 +6,14 @@ use crate::{
     clock,
     domain::{
         account::Reason,
+        batch::Priority,
         id::BatchId,
         outcome::Usage,
         progress::{BatchStatus, ChunkCounts, Progress},
     },
     pipeline::{
         Gateway,
-        line::{ResultLine, escape},
+        line::{ResultLine, Viewer, escape},
         read::{Reader, Unknown},
     },
 };
@@ -41,6 +42,7 @@ struct BatchObject<'a> {
     team: &'a str,
     run: Option<&'a str>,
     retry_of: Option<String>,
+    priority: Priority,
     metadata: &'a BTreeMap<String, String>,
     counts: CountsObject,
     chunks: ChunkCounts,
@@ -103,6 +105,7 @@ pub(super) fn head(batch: BatchId, progress: &Progress) -> String {
         team: &progress.team,
         run: progress.run.as_deref(),
         retry_of: progress.retry_of.map(|batch| batch.to_string()),
+        priority: progress.terms.priority,
         metadata: &progress.metadata,
         counts: CountsObject {
             total: counts.total,
@@ -155,7 +158,7 @@ pub(super) async fn respond(
             let reader =
                 Reader::open(Arc::clone(gateway), batch, progress, Unknown::Pending, 0, INLINE_RESULTS).await?;
             let (open, close) = (format!("{open},\"results\":["), format!("],{}", tail(batch)));
-            Body::from_stream(joined(open, reader, false, close))
+            Body::from_stream(joined(open, reader, None, close))
         }
     };
     let mut response = Response::new(body);
@@ -168,7 +171,7 @@ pub(super) async fn respond(
 pub(super) fn joined(
     open: String,
     reader: Reader,
-    full: bool,
+    full: Option<Viewer>,
     close: String,
 ) -> impl Stream<Item = Result<Bytes, StoreError>> {
     let groups =
@@ -180,7 +183,7 @@ pub(super) fn joined(
                 if !std::mem::take(first) {
                     out.push(b',');
                 }
-                out.extend_from_slice(&line.to_json(full));
+                out.extend_from_slice(&line.to_json(full.as_ref()));
             }
             Bytes::from(out)
         });

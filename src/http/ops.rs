@@ -87,6 +87,7 @@ async fn redis_figures(gateway: &Gateway) -> Result<(), StoreError> {
             metrics::gauge!("batchgate_queue_oldest_seconds", "queue" => queue.name).set(overdue.as_secs_f64());
         }
     }
+    metrics::gauge!("batchgate_pauses").set(store.pauses().await?.len() as f64);
     for (account, paused) in account::paused(gateway).await? {
         metrics::gauge!("batchgate_account_paused", "account" => account).set(f64::from(u8::from(paused)));
     }

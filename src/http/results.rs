@@ -10,7 +10,10 @@ use super::{
 use crate::{
     domain::team::Team,
     lifecycle::Tasks,
-    pipeline::read::{Reader, Unknown},
+    pipeline::{
+        line::Viewer,
+        read::{Reader, Unknown},
+    },
 };
 use axum::{
     Extension,
@@ -41,12 +44,13 @@ pub(super) async fn results(
     }
     let unknown = asked.unknown.unwrap_or(Unknown::Pending);
     let limit = asked.page.unwrap_or(u64::MAX);
+    let viewer = asked.full.then(|| Viewer { team: team.name.clone(), is_admin: team.is_admin() });
     let gateway = Arc::clone(&app.gateway);
     let reader = Reader::open(gateway, batch, &progress, unknown, asked.offset, limit).await?;
     let (body, kind) = match asked.page {
         None => {
             let waits = (unknown == Unknown::Follow).then(|| app.tasks.clone());
-            (ndjson(reader, asked.full, waits), "application/x-ndjson")
+            (ndjson(reader, viewer, waits), "application/x-ndjson")
         }
         Some(limit) => {
             let next = asked.offset + limit;
@@ -58,7 +62,7 @@ pub(super) async fn results(
                 "null".to_owned()
             };
             let close = format!("],\"next\":{next}}}");
-            let elements = object::joined("{\"results\":[".to_owned(), reader, asked.full, close);
+            let elements = object::joined("{\"results\":[".to_owned(), reader, viewer, close);
             (Body::from_stream(elements), "application/json")
         }
     };
@@ -111,8 +115,8 @@ fn wants_json(headers: &HeaderMap) -> bool {
 
 /// One line a result. A stream that cannot finish, because the store fails or the gateway stops while it waits, is
 /// reset and never ended cleanly.
-fn ndjson(reader: Reader, full: bool, waits: Option<Tasks>) -> Body {
-    let pieces = stream::try_unfold((reader, waits), move |(mut reader, waits)| async move {
+fn ndjson(reader: Reader, full: Option<Viewer>, waits: Option<Tasks>) -> Body {
+    let pieces = stream::try_unfold((reader, full, waits), move |(mut reader, full, waits)| async move {
         let stopped = async {
             match &waits {
                 Some(tasks) => tasks.stopped().await,
@@ -126,10 +130,10 @@ fn ndjson(reader: Reader, full: bool, waits: Option<Tasks>) -> Body {
         let Some(lines) = lines else { return Ok(None) };
         let mut out = Vec::new();
         for line in lines {
-            out.extend_from_slice(&line.to_json(full));
+            out.extend_from_slice(&line.to_json(full.as_ref()));
             out.push(b'\n');
         }
-        Ok(Some((Bytes::from(out), (reader, waits))))
+        Ok(Some((Bytes::from(out), (reader, full, waits))))
     });
     Body::from_stream(pieces)
 }

@@ -5,6 +5,7 @@
 use super::{
     Gateway, Provider,
     dispatch::{After, Held},
+    pause as by_hand,
 };
 use crate::{
     clock::{self, Millis},
@@ -120,8 +121,13 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Asks for the way to the provider; the chunk waits where it is if it is shut.
+/// Asks for the way to the provider; the chunk waits where it is if it is shut, or if somebody paused what it belongs to.
 pub async fn enter(held: &Held<'_>, call: Call) -> Result<Result<Passage, After>, StoreError> {
+    if call == Call::Create
+        && let Some(after) = by_hand::wait(held).await?
+    {
+        return Ok(Err(after));
+    }
     let (pass, now) = Caller::of(held).ask(call).await?;
     match pass {
         Pass::Free => Ok(Ok(Passage { call, probe: false })),
@@ -256,7 +262,7 @@ pub async fn left_alone(
 }
 
 /// Waits for the account, never past the deadline; with a little jitter, so that not all come at once.
-async fn wait(held: &Held<'_>, closed: &Closed, delay: Millis, step: Move<'_>) -> Result<After, StoreError> {
+pub(super) async fn wait(held: &Held<'_>, closed: &Closed, delay: Millis, step: Move<'_>) -> Result<After, StoreError> {
     let woken = matches!(closed.reason, Reason::AuthFailed | Reason::AccountPaused);
     let group = woken.then(|| group(&held.chunk.lane.account));
     let waits = Waits { reason: Some(closed.reason), detail: closed.detail.clone(), group };
@@ -268,7 +274,7 @@ async fn wait(held: &Held<'_>, closed: &Closed, delay: Millis, step: Move<'_>) -
 }
 
 /// Everything that waits for this account moves on at once.
-async fn wake_all(gateway: &Gateway, account: &str) -> Result<(), StoreError> {
+pub(super) async fn wake_all(gateway: &Gateway, account: &str) -> Result<(), StoreError> {
     let group = group(account);
     for _ in 0..WAKE {
         if gateway.store.wake(&group, WAKE).await? < WAKE {

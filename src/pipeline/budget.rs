@@ -39,6 +39,11 @@ fn group(chunk: &Chunk, model: &str) -> String {
     format!("tokens:{}:{model}", chunk.lane.account)
 }
 
+/// Of these chunks those of one team: they are woken in turns.
+fn team_group(chunk: &Chunk, model: &str) -> String {
+    format!("{}:{}", group(chunk, model), chunk.team)
+}
+
 /// Reserves the chunk's tokens, however often it is asked; what others have enqueued beside it. Where batches mix models
 /// nothing is counted: those providers have no such limit.
 pub async fn reserve(held: &Held<'_>) -> Result<Result<u64, After>, StoreError> {
@@ -130,14 +135,14 @@ async fn delay(
     wait: clock::Millis,
     step: Move<'_>,
 ) -> Result<After, StoreError> {
-    let waits = Waits { reason: Some(Reason::TokenLimit), detail, group: Some(group(held.chunk, model)) };
+    let waits = Waits { reason: Some(Reason::TokenLimit), detail, group: Some(team_group(held.chunk, model)) };
     let (from, release) = ([step.from.word()], Release::After(held.within_deadline(wait)));
     held.try_step(&Step { from: &from, to: step.to, fields: step.fields, release, asking: false, waits: Some(&waits) })
         .await
 }
 
 async fn wake(held: &Held<'_>, model: &str, limited: bool) -> Result<(), StoreError> {
-    if limited && held.gateway.store.wake(&group(held.chunk, model), WAKE).await? > 0 {
+    if limited && held.gateway.store.wake_in_turns(&group(held.chunk, model), WAKE).await? > 0 {
         held.gateway.wake.chunks.notify_one();
     }
     Ok(())

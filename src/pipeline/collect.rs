@@ -15,7 +15,7 @@ use crate::{
         account::{Call, Reason},
         chunk::{Adopted, ChunkState, ClosedLedger, Item, Ledger, Recorded, Search, Verdict},
         identity::Kin,
-        key::CacheKey,
+        key::{CacheKey, KEY_VERSION},
         outcome::{Failure, FailureCode, Outcome},
         settlement::Settlement,
     },
@@ -298,11 +298,13 @@ struct Harvest<'a> {
 impl<'a> Harvest<'a> {
     fn new(held: &'a Held<'a>, remote: &str, items: &[Item]) -> Harvest<'a> {
         let from = Provenance {
+            provider: Some(held.chunk.lane.account.clone()),
             provider_batch: remote.to_owned(),
             request_id: None,
             chunk: held.chunk.id.to_string(),
             at: clock::now_ms(),
             team: held.chunk.team.clone(),
+            key_version: KEY_VERSION.to_owned(),
         };
         let ledger = Ledger::open(commit::wire_ids(held.chunk), items);
         Harvest { held, ledger, group: Group::new(from), sizes: Sizes::new() }

@@ -334,6 +334,7 @@ async fn follow_ups(held: &Held<'_>, settlement: &Settlement) -> Result<Vec<NewC
             wire_bytes: outgoing::weigh(held.gateway, chunk, items).await?,
             deadline: chunk.deadline,
             team: chunk.team.clone(),
+            priority: chunk.priority,
             reserved: share(chunk.reserved, items.len() as u64, chunk.prompts as u64),
         });
     }

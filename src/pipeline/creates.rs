@@ -36,6 +36,11 @@ fn group(account: &str) -> String {
     format!("creates:{account}")
 }
 
+/// Of these chunks those of one team: it is a team's turn first, and then one of its chunks'.
+fn team_group(account: &str, team: &str) -> String {
+    format!("{}:{team}", group(account))
+}
+
 fn turn(held: &Held<'_>) -> Turn {
     Turn::new(held.gateway.store.reservation(held.chunk.id), held.lease.token.as_str())
 }
@@ -77,7 +82,11 @@ async fn wait(held: &Held<'_>, state: Option<&str>, idle: bool) -> Result<After,
         || state == Some(ChunkState::InDoubt(Search::default()).word());
     let detail =
         format!("the answer to a create at {account} was lost; nothing else is created there until it is found");
-    let waits = Waits { reason: in_doubt.then_some(Reason::InDoubt), detail, group: Some(group(account)) };
+    let waits = Waits {
+        reason: in_doubt.then_some(Reason::InDoubt),
+        detail,
+        group: Some(team_group(account, &held.chunk.team)),
+    };
     let pause = if idle { settings.poll_min } else { settings.poll_max };
     let delay = clock::millis(pause.mul_f64(1.0 + 0.2 * rand::random::<f64>()));
     let (from, to) = ([held.chunk.state.word()], &held.chunk.state);
@@ -104,7 +113,7 @@ pub async fn release(held: &Held<'_>) {
     let (store, account, ours) = (&held.gateway.store, &held.chunk.lane.account, turn(held));
     let freed = async {
         if store.change_creates(account, |creates, _| creates.release(&ours)).await? {
-            store.wake(&group(account), WAKE).await?;
+            store.wake_in_turns(&group(account), WAKE).await?;
             held.gateway.wake.chunks.notify_one();
         }
         Ok::<(), StoreError>(())

@@ -66,11 +66,13 @@ mod tests {
 
     fn group() -> Group {
         let from = Provenance {
+            provider: Some("a".to_owned()),
             provider_batch: "b".to_owned(),
             request_id: None,
             chunk: "c".to_owned(),
             at: 1,
             team: "t".to_owned(),
+            key_version: "batchgate/1".to_owned(),
         };
         Group::new(from)
     }

@@ -19,6 +19,7 @@ use crate::{
         account::Call,
         chunk::{ChunkState, WireId},
         id::{ChunkId, Token, WireTag},
+        key::KEY_VERSION,
         outcome::Outcome,
         prompt::Endpoint,
     },
@@ -246,7 +247,7 @@ impl Walk<'_> {
         let at = batch.ended_at.unwrap_or(now).min(now);
         let Some(ttl) = remaining(settings.cache_ttl, now - at) else { return Ok(Look::Old) };
         let mut lines = self.provider.results(endpoint, ended).await?;
-        let mut group = Group::new(provenance(batch, owner, at));
+        let mut group = Group::new(provenance(self.caller.account, batch, owner, at));
         let (mut answers, mut kept, mut ours, mut strays) = (0, 0, false, 0);
         while let Some(line) = lines.next().await {
             let line = line?;
@@ -372,13 +373,15 @@ fn remaining(cache_ttl: Duration, age: Millis) -> Option<Duration> {
     cache_ttl.checked_sub(Duration::from_millis(age)).filter(|left| !left.is_zero())
 }
 
-fn provenance(batch: &Listed, owner: Option<&Owner>, at: Millis) -> Provenance {
+fn provenance(account: &str, batch: &Listed, owner: Option<&Owner>, at: Millis) -> Provenance {
     Provenance {
+        provider: Some(account.to_owned()),
         provider_batch: batch.remote.0.clone(),
         request_id: None,
         chunk: owner.map(|owner| owner.id.to_string()).unwrap_or_default(),
         at,
         team: owner.and_then(|owner| owner.chunk.as_ref()).map(|chunk| chunk.team.clone()).unwrap_or_default(),
+        key_version: KEY_VERSION.to_owned(),
     }
 }
 

@@ -1,12 +1,14 @@
 //! One result as its client reads it: a line of JSON. Pure. U+2028, U+2029 and U+0085 leave escaped, for there are
 //! line splitters out there that cut at them.
 
+use super::online::NO_BATCH;
 use crate::{
+    clock,
     domain::outcome::{Ending, Failure, FailureCode, Finish, Usage},
-    store::record::{Entry, Known},
+    store::record::{Entry, Known, StoredAnswer},
 };
-use bytes::Bytes;
-use serde::Serialize;
+use bytes::{BufMut, Bytes};
+use serde::{Deserialize, Serialize};
 
 /// Where the answer of a result came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -53,15 +55,59 @@ struct ErrorBody<'a> {
     retryable: bool,
 }
 
+/// Where an answer came from, as clients read it and as sealed pages keep it.
+#[derive(Serialize, Deserialize)]
+struct Origin {
+    provider: Option<String>,
+    model: Option<String>,
+    at: String,
+    key_version: String,
+    provider_batch_id: Option<String>,
+    request_id: Option<String>,
+    chunk: Option<String>,
+    team: Option<String>,
+}
+
+impl Origin {
+    fn of(answer: &StoredAnswer) -> Origin {
+        let from = answer.from.clone();
+        let there = |text: String| (!text.is_empty()).then_some(text);
+        Origin {
+            provider: from.provider,
+            model: answer.reading.model.clone(),
+            at: clock::rfc3339(from.at),
+            key_version: from.key_version,
+            provider_batch_id: there(from.provider_batch).filter(|id| id != NO_BATCH),
+            request_id: from.request_id,
+            chunk: there(from.chunk).map(|chunk| format!("chunk_{chunk}")),
+            team: there(from.team),
+        }
+    }
+
+    /// What another team may know: nothing that names the one that paid, or leads to it.
+    fn for_others(self) -> Origin {
+        Origin { provider_batch_id: None, request_id: None, chunk: None, team: None, ..self }
+    }
+}
+
+/// Who reads results in full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Viewer {
+    pub team: String,
+    pub is_admin: bool,
+}
+
 /// A rendered result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResultLine {
-    /// The JSON object, without `response`.
+    /// The JSON object, without `response` and `provenance`.
     pub text: Bytes,
     /// The provider's body, value for value; empty where there is none.
     pub body: Bytes,
     /// The body belongs into the line unasked: an answer without text.
     pub body_unasked: bool,
+    /// The JSON of an [`Origin`], all of it; empty where there is no answer, or none was kept.
+    origin: Bytes,
 }
 
 impl ResultLine {
@@ -81,7 +127,9 @@ impl ResultLine {
                     ..blank(entry)
                 };
                 let body_unasked = reading.completion.is_none();
-                ResultLine { text: render(&line), body: escape(answer.body.clone()), body_unasked }
+                let origin = serde_json::to_vec(&Origin::of(answer)).expect("strings serialize");
+                let body = escape(answer.body.clone());
+                ResultLine { text: render(&line), body, body_unasked, origin: escape(origin.into()) }
             }
             Known::Failed(failure) => ResultLine::bare(&Line {
                 status: status(failure),
@@ -102,26 +150,61 @@ impl ResultLine {
     }
 
     fn bare(line: &Line<'_>) -> ResultLine {
-        ResultLine { text: render(line), body: Bytes::new(), body_unasked: false }
+        ResultLine { text: render(line), body: Bytes::new(), body_unasked: false, origin: Bytes::new() }
     }
 
-    /// The line for the client; `full` adds the provider's body.
-    pub fn to_json(&self, full: bool) -> Bytes {
-        if self.body.is_empty() || !(full || self.body_unasked) {
+    /// The line for the client; in full, for this reader, with the provider's body and where the answer came from.
+    pub fn to_json(&self, full: Option<&Viewer>) -> Bytes {
+        let with_body = !self.body.is_empty() && (full.is_some() || self.body_unasked);
+        if full.is_none() && !with_body {
             return self.text.clone();
         }
-        let open = &self.text[..self.text.len() - 1];
-        [open, b",\"response\":", &self.body[..], b"}"].concat().into()
+        let mut out = self.text[..self.text.len() - 1].to_vec();
+        if with_body {
+            out.extend_from_slice(b",\"response\":");
+            out.extend_from_slice(&self.body);
+        }
+        if let Some(viewer) = full {
+            out.extend_from_slice(b",\"provenance\":");
+            out.extend_from_slice(&self.origin_for(viewer));
+        }
+        out.push(b'}');
+        out.into()
     }
 
-    /// As a sealed page holds it: the head is one flag byte and the text.
+    /// The team that paid and admins see all of it.
+    fn origin_for(&self, viewer: &Viewer) -> Bytes {
+        match serde_json::from_slice::<Origin>(&self.origin) {
+            Ok(origin) if viewer.is_admin || origin.team.as_ref() == Some(&viewer.team) => self.origin.clone(),
+            Ok(origin) => escape(serde_json::to_vec(&origin.for_others()).expect("strings serialize").into()),
+            Err(_) => Bytes::from_static(b"null"), // there is none
+        }
+    }
+
+    /// As a sealed page holds it. The head is a flag byte and the text; with an origin, which version 1 had not: a flag
+    /// byte, the text's length (u32, big endian), the text, and the origin.
     pub fn to_record(&self) -> (Vec<u8>, &Bytes) {
-        let flag = if self.body_unasked { b'+' } else { b'-' };
-        ([&[flag], &self.text[..]].concat(), &self.body)
+        let (bare, whole) = if self.body_unasked { (b'+', b'P') } else { (b'-', b'p') };
+        if self.origin.is_empty() {
+            return ([&[bare], &self.text[..]].concat(), &self.body);
+        }
+        let mut head = vec![whole];
+        head.put_u32(u32::try_from(self.text.len()).expect("a record is far below 4 GiB"));
+        head.extend_from_slice(&self.text);
+        head.extend_from_slice(&self.origin);
+        (head, &self.body)
     }
 
     pub fn from_record(head: &Bytes, body: Bytes) -> ResultLine {
-        ResultLine { text: head.slice(1.min(head.len())..), body, body_unasked: head.first() == Some(&b'+') }
+        let flag = head.first().copied();
+        let (mut text, mut origin) = (head.slice(1.min(head.len())..), Bytes::new());
+        if matches!(flag, Some(b'p' | b'P'))
+            && let Some(length) = text.first_chunk::<4>()
+        {
+            let end = (4 + u32::from_be_bytes(*length) as usize).min(text.len());
+            (text, origin) = (text.slice(4..end), text.slice(end..));
+        }
+        ResultLine { text, body, body_unasked: matches!(flag, Some(b'+' | b'P')), origin }
     }
 }
 
@@ -190,13 +273,52 @@ mod tests {
         assert_eq!(escape(given.into()), Bytes::from("{\"a\":\"\\u2028x\\u2029\\u0085é\u{2027}\u{c5}\"}"));
     }
 
+    fn line(body_unasked: bool, origin: &'static str) -> ResultLine {
+        ResultLine { text: "{\"index\":0}".into(), body: "{\"x\":1.0}".into(), body_unasked, origin: origin.into() }
+    }
+
+    fn viewer(team: &str, is_admin: bool) -> Viewer {
+        Viewer { team: team.to_owned(), is_admin }
+    }
+
     #[test]
     fn the_body_is_spliced_in_only_when_asked_or_when_there_is_no_text() {
-        let line = |body_unasked| ResultLine { text: "{\"index\":0}".into(), body: "{\"x\":1.0}".into(), body_unasked };
-        assert_eq!(line(false).to_json(false), "{\"index\":0}");
-        assert_eq!(line(false).to_json(true), "{\"index\":0,\"response\":{\"x\":1.0}}");
-        assert_eq!(line(true).to_json(false), "{\"index\":0,\"response\":{\"x\":1.0}}");
-        let (head, body) = (line(true).to_record().0, line(true).body);
-        assert_eq!(ResultLine::from_record(&head.into(), body), line(true));
+        let us = viewer("a", false);
+        assert_eq!(line(false, "").to_json(None), "{\"index\":0}");
+        assert_eq!(line(false, "").to_json(Some(&us)), "{\"index\":0,\"response\":{\"x\":1.0},\"provenance\":null}");
+        assert_eq!(line(true, "").to_json(None), "{\"index\":0,\"response\":{\"x\":1.0}}");
+    }
+
+    const ORIGIN: &str = r#"{"provider":"anthropic","model":"m","at":"2026-11-30T09:00:00.000Z","key_version":"batchgate/1","provider_batch_id":"msgbatch_1","request_id":"r","chunk":"chunk_0.1","team":"a"}"#;
+
+    #[test]
+    fn who_paid_and_an_admin_see_where_an_answer_came_from_and_others_less() {
+        let seen = |viewer: &Viewer| {
+            let json: serde_json::Value =
+                serde_json::from_slice(&line(false, ORIGIN).to_json(Some(viewer))).expect("JSON");
+            json["provenance"].clone()
+        };
+        let all: serde_json::Value = serde_json::from_str(ORIGIN).expect("JSON");
+        assert_eq!((seen(&viewer("a", false)), seen(&viewer("ops", true))), (all.clone(), all.clone()));
+        let theirs = seen(&viewer("b", false));
+        for member in ["provider_batch_id", "request_id", "chunk", "team"] {
+            assert!(theirs[member].is_null(), "{member}: {theirs}");
+        }
+        for member in ["provider", "model", "at", "key_version"] {
+            assert_eq!(theirs[member], all[member], "{member}");
+        }
+    }
+
+    #[test]
+    fn records_come_back_and_those_without_an_origin_stay_readable() {
+        for (unasked, origin) in [(true, ""), (false, ""), (true, ORIGIN), (false, ORIGIN)] {
+            let (head, body) = (line(unasked, origin).to_record().0, line(unasked, origin).body);
+            assert_eq!(ResultLine::from_record(&head.into(), body), line(unasked, origin));
+        }
+        let old = ResultLine::from_record(&"+{\"index\":0}".into(), "{\"x\":1.0}".into());
+        assert_eq!(old, line(true, ""));
+        for torn in ["", "p", "p\0\0", "P\0\0\u{1}\0{}"] {
+            ResultLine::from_record(&torn.into(), Bytes::new());
+        }
     }
 }

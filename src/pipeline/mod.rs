@@ -5,6 +5,7 @@
 pub mod account;
 pub mod budget;
 pub mod cancel;
+pub mod check;
 pub mod collect;
 pub mod commit;
 pub mod creates;
@@ -23,6 +24,7 @@ pub mod open_page;
 pub mod outgoing;
 pub mod page;
 pub mod patience;
+pub mod pause;
 pub mod plan;
 pub mod poison;
 pub mod read;

@@ -14,14 +14,14 @@ use super::{
     commit::{self, Brought},
     dispatch::{After, Held, no_provider},
     outgoing::open_lines,
-    room,
+    pause, room,
 };
 use crate::{
     clock::{self, Millis},
     domain::{
         account::Call,
         chunk::{ChunkState, Item, Ledger, Verdict, WireIds},
-        key::CacheKey,
+        key::{CacheKey, KEY_VERSION},
         outcome::{Ending, Failure, FailureCode, Outcome},
         prompt::Endpoint,
         settlement::{Rules, Settlement},
@@ -57,13 +57,16 @@ const LAST_ANSWERS_IN_DRAIN: Duration = Duration::from_secs(20);
 const NOTE_AGAIN: Duration = Duration::from_secs(1);
 const NOTE_TRIES: u32 = 600;
 /// Answers of these bear this name in place of a provider batch's id.
-const NO_BATCH: &str = "online";
+pub(super) const NO_BATCH: &str = "online";
 
 /// Begins to ask. The chunk is planned.
 pub async fn begin(held: &Held<'_>) -> Result<After, StoreError> {
     if let Some(ending) = held.ending {
         let items = held.gateway.store.items(held.chunk.id).await?;
         return commit::settle(held, Settlement::all(items, &ending.failure())).await;
+    }
+    if let Some(after) = pause::wait(held).await? {
+        return Ok(after);
     }
     let fields = vec![("attempt", (held.chunk.attempt + 1).to_string()), ("submitted_at", held.now.to_string())];
     held.step(&["planned"], &ChunkState::Asking, fields, Release::Hold).await
@@ -326,7 +329,7 @@ impl<'a> Round<'a> {
         self.sure_until = at + self.held.gateway.settings.lease / 2;
     }
 
-    /// Does the batch still want answers?
+    /// Does the batch still want answers, and may it be asked for them?
     async fn look(&mut self, began: Instant) -> Result<(), StoreError> {
         if matches!(self.stop, Some(Stop::Ending(_) | Stop::Drain | Stop::Lost)) {
             return Ok(());
@@ -334,6 +337,8 @@ impl<'a> Round<'a> {
         let now: Millis = self.held.now + clock::millis(began.elapsed());
         if let Some(ending) = self.held.gateway.ending(self.held.chunk, now).await? {
             self.stop_for(Stop::Ending(ending));
+        } else if self.stop.is_none() && pause::of(self.held).await?.is_some() {
+            self.stop_for(Stop::Rest(Duration::ZERO)); // and waits where its next round would begin
         }
         Ok(())
     }
@@ -442,11 +447,13 @@ impl<'a> Round<'a> {
 
     fn provenance(&self, request_id: Option<String>) -> Provenance {
         Provenance {
+            provider: Some(self.held.chunk.lane.account.clone()),
             provider_batch: NO_BATCH.to_owned(),
             request_id,
             chunk: self.held.chunk.id.to_string(),
             at: clock::now_ms(),
             team: self.held.chunk.team.clone(),
+            key_version: KEY_VERSION.to_owned(),
         }
     }
 }

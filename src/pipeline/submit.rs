@@ -26,6 +26,7 @@ use crate::{
         problem::{self, Problem, Problems},
         progress::{ChunkCounts, Progress},
         prompt::{Endpoint, Prompt, PromptText},
+        quota::{Bounds, Exceeded},
         room::Full,
         route::Routes,
         run::Run,
@@ -73,6 +74,9 @@ pub enum SubmitError {
     /// Another request took the Idempotency-Key while this one was idle.
     #[error("the idempotency key was taken by another request")]
     Locked,
+    /// Its team has enough in work.
+    #[error("the team has enough in work")]
+    Exceeded(Exceeded),
     /// Redis has no room for what would come of it.
     #[error("redis has no room")]
     Full(Full),
@@ -92,6 +96,8 @@ pub struct Submission<'g> {
     gateway: &'g Gateway,
     pub batch: BatchId,
     team: String,
+    /// What its team may have in work.
+    bounds: Bounds,
     /// The cache mode of a batch that names none.
     cache: CacheMode,
     /// The accounts that may answer its team.
@@ -141,6 +147,7 @@ impl<'g> Submission<'g> {
             gateway,
             batch,
             team: team.name.clone(),
+            bounds: team.bounds,
             cache: team.cache,
             routes: team.routes(&gateway.routes),
             kind,
@@ -524,6 +531,7 @@ impl<'g> Submission<'g> {
                 wire_bytes: chunk.wire_bytes,
                 deadline,
                 team: self.team.clone(),
+                priority: resolver.options.priority,
             })
             .collect();
         self.reserved += chunks.iter().map(|chunk| chunk.reserved).sum::<u64>();
@@ -580,7 +588,7 @@ impl<'g> Submission<'g> {
         let retention = clock::millis(self.gateway.settings.retention);
         let store = &self.gateway.store;
         let allowance = room::ensure(self.gateway, self.reserved).await?;
-        let reservation = Reservation { bytes: self.reserved, allowance };
+        let reservation = Reservation { bytes: self.reserved, allowance, bounds: self.bounds };
         let first = First { progress, chunks };
         let accepted = match store.accept(self.batch, &first, remembered.as_ref(), reservation, retention).await {
             // The reply may have been lost, and not the batch: then it exists, and must not be asked for again.
@@ -600,6 +608,10 @@ impl<'g> Submission<'g> {
             }
             Accepted::Lost => Err(SubmitError::Lost),
             Accepted::Locked => Err(SubmitError::Locked),
+            Accepted::Exceeded(exceeded) => {
+                metrics::counter!("batchgate_quota_exceeded_total", "what" => exceeded.what.word()).increment(1);
+                Err(SubmitError::Exceeded(exceeded))
+            }
             Accepted::Full => Err(room::full(self.gateway, self.reserved).await?),
         }
     }

@@ -154,6 +154,16 @@ impl Transport {
         if reply.status.is_success() { Ok(reply) } else { Err(self.failure(what, &reply)) }
     }
 
+    /// A GET where there may be no key; with the first, if there is one.
+    pub(super) async fn look(&self, what: &str, path: &str) -> Result<Reply, CallError> {
+        let key = self.keys.first().map(|key| &key.header);
+        let builder = self.request(&self.pooled, Method::GET, self.url(path), key, &[]);
+        let reply = exchange::whole(builder, &Progress::whole(), self.brief())
+            .await
+            .map_err(|lost| again(what, lost.detail))?;
+        if reply.status.is_success() { Ok(reply) } else { Err(self.failure(what, &reply)) }
+    }
+
     pub(super) fn keys(&self) -> &[Key] {
         &self.keys
     }

@@ -122,6 +122,15 @@ impl Store {
         Ok(call.invoke_async(&mut self.lease.clone()).await?)
     }
 
+    /// Makes chunks due that wait in turns for one thing, so that each team's come when it is theirs: of every team the most
+    /// urgent, about `most` in all, and at least one of each. How many there were.
+    pub async fn wake_in_turns(&self, group: &str, most: usize) -> Result<usize, StoreError> {
+        let mut call = script!("wake_in_turns").prepare_invoke();
+        call.key(self.keys.shares()).key(self.keys.delayed());
+        call.arg(self.keys.prefix()).arg(group).arg(most);
+        Ok(call.invoke_async(&mut self.lease.clone()).await?)
+    }
+
     async fn read_with_time(&self, key: &str) -> Result<(String, Millis), StoreError> {
         let mut pipe = redis::pipe();
         pipe.get(key).cmd("TIME");

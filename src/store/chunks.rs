@@ -5,7 +5,7 @@ use crate::{
     clock::{Millis, Sure},
     domain::{
         account::{Reason, Waits},
-        batch::CacheMode,
+        batch::{CacheMode, Priority},
         chunk::{Adopted, ChunkState, Item, Lane, Search},
         id::{BatchId, ChunkId, Token, WireTag},
         identity::Identity,
@@ -29,6 +29,7 @@ pub struct NewChunk {
     pub wire_bytes: u64,
     pub deadline: Millis,
     pub team: String,
+    pub priority: Priority,
     /// Bytes in Redis its answers are taken to need; its batch's promise is the sum of these.
     pub reserved: u64,
     /// Its questions are asked by others.
@@ -47,6 +48,7 @@ pub struct Chunk {
     pub wire_bytes: u64,
     pub deadline: Millis,
     pub team: String,
+    pub priority: Priority,
     /// Bytes in Redis promised to its answers; 0 once it is settled.
     pub reserved: u64,
     pub state: ChunkState,
@@ -149,7 +151,7 @@ impl NewChunk {
             ("v", "1".to_owned()),
             ("state", state.word().to_owned()),
             ("lane", serde_json::to_string(&self.lane).expect("a lane serializes")),
-            ("lane_id", lane_id(&self.lane)),
+            ("lane_id", lane_id(&self.lane, &self.team)),
             ("mode", word(self.mode)),
             ("tag", self.tag.as_str().to_owned()),
             ("prompts", self.items.len().to_string()),
@@ -169,6 +171,9 @@ impl NewChunk {
         if self.joins {
             pipe.hset(store.keys.chunk(self.id), JOINS, 1).ignore();
         }
+        if self.priority == Priority::Low {
+            pipe.hset(store.keys.chunk(self.id), "priority", "low").ignore();
+        }
         if let Some(moment) = self.fresh_since {
             pipe.hset(store.keys.chunk(self.id), "fresh_since", moment).ignore();
         }
@@ -176,11 +181,11 @@ impl NewChunk {
     }
 }
 
-/// A lane's name among the ready sets: short, safe in a key, and with its account in front, so that a claim can pass by
-/// the lanes of an account that has no permit left.
-fn lane_id(lane: &Lane) -> String {
+/// A lane's name among the ready sets: short, safe in a key, with its account in front, so that a claim can pass by the
+/// lanes of an account that has no permit left, and its team at the end, so that a claim sees whose turn it is.
+fn lane_id(lane: &Lane, team: &str) -> String {
     let digest = Sha256::digest(serde_json::to_vec(lane).expect("a lane serializes"));
-    format!("{}:{}", lane.account, URL_SAFE_NO_PAD.encode(&digest[..9]))
+    format!("{}:{}:{team}", lane.account, URL_SAFE_NO_PAD.encode(&digest[..9]))
 }
 
 fn word(mode: CacheMode) -> String {
@@ -352,6 +357,7 @@ fn read_chunk(id: ChunkId, fields: &Fields) -> Result<Chunk, StoreError> {
         wire_bytes: fields.parsed("wire_bytes", |text| text.parse().ok())?,
         deadline: fields.parsed("deadline", |text| text.parse().ok())?,
         team: fields.text("team")?.to_owned(),
+        priority: if fields.get("priority") == Some("low") { Priority::Low } else { Priority::Normal },
         reserved: fields.number("reserved").unwrap_or(0),
         state: read_state(fields)?,
         attempt: fields.number("attempt").unwrap_or(0),

@@ -36,18 +36,24 @@ fn named(host: &str, port: u16, db: i64) -> String {
     if loopback { home::LOCAL.to_owned() } else { format!("{host}:{port}/{db}") }
 }
 
+type Fields = HashMap<String, String>;
+
+/// What the two hashes say; none where they are not there.
+pub(super) fn read(home: &Fields, mark: &Fields) -> (Option<Home>, Option<Restored>) {
+    let text = |fields: &Fields, name| fields.get(name).cloned().unwrap_or_default();
+    let places = home.keys().filter_map(|name| name.strip_prefix(PLACE).map(str::to_owned)).collect();
+    let at_home = (!home.is_empty()).then(|| Home { deployment: text(home, "deployment"), places });
+    let marked = (!mark.is_empty()).then(|| Restored { at: text(mark, "at"), source: text(mark, "source") });
+    (at_home, marked)
+}
+
 impl Store {
     /// Where this Redis is at home, and whether it bears the mark of a copy.
     pub async fn home(&self) -> Result<(Option<Home>, Option<Restored>), StoreError> {
         let mut pipe = redis::pipe();
         pipe.hgetall(Keys::home()).hgetall(Keys::restored());
-        let (home, mark): (HashMap<String, String>, HashMap<String, String>) =
-            pipe.query_async(&mut self.lease.clone()).await?;
-        let text = |fields: &HashMap<String, String>, name| fields.get(name).cloned().unwrap_or_default();
-        let places = home.keys().filter_map(|name| name.strip_prefix(PLACE).map(str::to_owned)).collect();
-        let home = (!home.is_empty()).then(|| Home { deployment: text(&home, "deployment"), places });
-        let mark = (!mark.is_empty()).then(|| Restored { at: text(&mark, "at"), source: text(&mark, "source") });
-        Ok((home, mark))
+        let (home, mark): (Fields, Fields) = pipe.query_async(&mut self.lease.clone()).await?;
+        Ok(read(&home, &mark))
     }
 
     /// Makes this Redis our home, if it is nobody's yet.

@@ -112,6 +112,12 @@ impl Keys {
         "{sys}:at_work"
     }
 
+    /// What is paused by hand (hash: `all`, `provider:<name>` or `team:<name>` -> who and since when). Written by an admin's
+    /// pause, read before every create and by rounds of online prompts each second; a field goes when it is resumed.
+    pub fn pauses() -> &'static str {
+        "{sys}:pauses"
+    }
+
     /// When each team's keys were last used (hash: team and name of the key -> Unix ms). Written by the door at most once a
     /// minute and key, read by the list of keys; never dies: a field for every key there ever was.
     pub fn key_uses() -> String {
@@ -199,6 +205,12 @@ impl Keys {
     /// Batches that have not ended (sorted set by creation). Written by accept and by the script that ends a batch.
     pub fn open_batches(&self) -> String {
         self.of(format_args!("open"))
+    }
+
+    /// The same of one team alone: what its bounds are counted over. Written by accept and by the script that ends a batch;
+    /// accept takes out what it finds ended or gone.
+    pub fn team_open(&self, team: &str) -> String {
+        self.of(format_args!("open:{team}"))
     }
 
     /// The right of an upload to its pages (sorted set by last progress). Written by accept, removed by its last script,
@@ -298,16 +310,30 @@ impl Keys {
         self.of(format_args!("claimed"))
     }
 
-    /// Chunks of one group that wait for one thing (sorted set by deadline): they may be woken together. Written by
-    /// transitions, emptied by them, by the wake-up and by the commit that settles a chunk.
+    /// Chunks of one group that wait for one thing (sorted set by deadline): they may be woken together. Where they wait in
+    /// turns (tokens, creates) the group's name ends in the team. Written by transitions, emptied by them, by the wake-up
+    /// and by the commit that settles a chunk.
     pub fn held(&self, group: &str) -> String {
         self.of(format_args!("held:{group}"))
     }
 
-    /// Lanes that have ready chunks (set). The ready chunks of one lane are `ready:<lane>` (sorted set by deadline);
-    /// both are written by the claim script alone.
+    /// Lanes that have ready chunks (set). The ready chunks of one lane, all of one team, are `ready:<lane>` (sorted set: what
+    /// is under way before what is to be sent, that before what is of low priority, each by deadline). Both are written by
+    /// the claim script and by repairs.
     pub fn lanes(&self) -> String {
         self.of(format_args!("lanes"))
+    }
+
+    /// Chunks that are under way (set: `<chunk> <prompts> <team>`). Written and read by the claim script, which takes out what
+    /// is settled, a few at each claim.
+    pub fn under_way(&self) -> String {
+        self.of(format_args!("under_way"))
+    }
+
+    /// How many prompts each team has under way (hash: team -> sum of [`Keys::under_way`]); who was ever claimed for stands
+    /// here. Written by the claim script, read by it and by whoever wakes in turns; dies 40 days after the last claim.
+    pub fn shares(&self) -> String {
+        self.of(format_args!("shares"))
     }
 
     /// Pages a commit touched (sorted set by due time; a lease moves it). Written by commits and the sealer.

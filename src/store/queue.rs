@@ -1,5 +1,9 @@
 //! Which chunk next: ready, delayed and claimed are three sorted sets, never one. A claim is a lease with a fresh token
 //! per dispatch; an owner's name would not be enough, for the same worker can meet its own ghost.
+//!
+//! Whose chunk is sent next is a matter of shares, not of luck: of all teams with something to send the one goes first that
+//! has the fewest prompts under way (in a worker's hands to be sent, or sent and not settled); within a team the deadline
+//! decides, and what is of low priority comes last. What is under way already is looked after whatever its team's share.
 
 use super::{Store, StoreError, chunks::Lease, script, unreadable::count_dead_letters};
 use crate::{
@@ -21,10 +25,11 @@ pub struct Claim {
 }
 
 impl Store {
-    /// Claims the most urgent chunk that is due, if any, of all accounts but those in `full`. `token` must be fresh.
+    /// Claims the chunk whose turn it is, if any is due, of all accounts but those in `full`. `token` must be fresh.
     pub async fn claim(&self, token: Token, lease: Duration, full: &[String]) -> Result<Option<Claim>, StoreError> {
         let mut call = script!("claim").prepare_invoke();
         call.key(self.keys.delayed()).key(self.keys.claimed()).key(self.keys.lanes());
+        call.key(self.keys.under_way()).key(self.keys.shares());
         call.arg(self.keys.prefix()).arg(token.as_str()).arg(clock::millis(lease)).arg(self.skew_ms);
         call.arg(self.keys.dead_letters()).arg(full);
         let asked = Instant::now();

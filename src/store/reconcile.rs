@@ -31,7 +31,7 @@ pub struct Look {
     /// Its hash, or its directory of sealed pages, is not what any version wrote.
     pub unreadable: bool,
     pub ended: bool,
-    /// It stands among the open batches.
+    /// It stands among the open batches, of all and of its team.
     pub open: bool,
     /// There is a chore that removes it at the end of its retention.
     pub chore: bool,

@@ -123,9 +123,12 @@ pub fn unpack_json<T: DeserializeOwned>(stored: &[u8], what: &str) -> Result<T, 
     serde_json::from_slice(&raw).map_err(|why| StoreError::corrupt(what, why))
 }
 
-/// Where an answer came from; kept with it for as long as it lives.
+/// Where an answer came from; kept with it for as long as it lives. A member that an older answer lacks is the default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
+    /// The account that was asked; none in answers from before this was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
     /// The provider's id of the batch that answered.
     pub provider_batch: String,
     /// The provider's id of the one request, where it gives one.
@@ -136,6 +139,18 @@ pub struct Provenance {
     pub at: u64,
     /// The team that paid.
     pub team: String,
+    /// The form of the key it was stored under.
+    #[serde(default = "first_key_version", skip_serializing_if = "is_first_key_version")]
+    pub key_version: String,
+}
+
+/// The only one there was before it was noted.
+fn first_key_version() -> String {
+    "batchgate/1".to_owned()
+}
+
+fn is_first_key_version(version: &str) -> bool {
+    version == "batchgate/1"
 }
 
 #[derive(Serialize, Deserialize)]
@@ -366,13 +381,23 @@ mod tests {
 
     fn answer() -> StoredAnswer {
         let from = Provenance {
+            provider: None,
             provider_batch: "batch_1".into(),
             request_id: None,
             chunk: "0.0".into(),
             at: 1,
             team: "default".into(),
+            key_version: first_key_version(),
         };
         StoredAnswer { reading: Reading::default(), from, body: Bytes::from_static(b"{\"text\": \"some answer\"}") }
+    }
+
+    #[test]
+    fn provenance_comes_back() {
+        let from =
+            Provenance { provider: Some("anthropic".into()), key_version: "batchgate/2".into(), ..answer().from };
+        let full = StoredAnswer { from, ..answer() };
+        assert_eq!(unpack_cached(&key(1), &pack_cached(&key(1), &full)).expect("readable"), Some(full));
     }
 
     #[test]

@@ -79,6 +79,7 @@ impl Store {
         call.arg(claim.batch.hex()).arg(claim.page).arg(results.to_stored());
         call.arg(self.skew_ms).arg(clock::millis(retention)).arg(clock::millis(grace));
         call.arg(if unanswered.frames == 0 { String::new() } else { unanswered.to_stored() });
+        call.arg(keys.prefix());
         read_sealed(&call.invoke_async::<String>(&mut self.main.clone()).await?)
     }
 
@@ -88,7 +89,7 @@ impl Store {
         call.key(keys.batch(batch)).key(keys.sealed_pages(batch)).key(keys.seal());
         call.key(keys.open_batches()).key(keys.chores()).key(keys.unanswered_pages(batch)).key(keys.reserved());
         call.arg(batch.hex()).arg("").arg("").arg(self.skew_ms);
-        call.arg(clock::millis(retention)).arg(clock::millis(grace)).arg("");
+        call.arg(clock::millis(retention)).arg(clock::millis(grace)).arg("").arg(keys.prefix());
         read_sealed(&call.invoke_async::<String>(&mut self.main.clone()).await?)
     }
 

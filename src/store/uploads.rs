@@ -3,7 +3,11 @@
 use super::{Store, StoreError, batches, chunks::NewChunk, record::Frame, script};
 use crate::{
     clock,
-    domain::{id::BatchId, progress::Progress},
+    domain::{
+        id::BatchId,
+        progress::Progress,
+        quota::{Bounded, Bounds, Exceeded},
+    },
 };
 use bytes::Bytes;
 
@@ -30,6 +34,8 @@ pub enum Accepted {
     Locked,
     /// Meanwhile so much was promised to others that there is no room.
     Full,
+    /// Its team has enough in work.
+    Exceeded(Exceeded),
 }
 
 /// Room a batch is promised for what it waits for.
@@ -38,6 +44,8 @@ pub struct Reservation {
     pub bytes: u64,
     /// What may be promised in all; none: without bound.
     pub allowance: Option<u64>,
+    /// What its team may have in work.
+    pub bounds: Bounds,
 }
 
 /// A batch as it begins.
@@ -128,7 +136,7 @@ impl Store {
         call.key(keys.uploads()).key(keys.batch(batch)).key(keys.team(&first.team)).key(keys.open_batches());
         call.key(keys.delayed()).key(keys.chores());
         call.key(remembered.map_or_else(|| keys.upload(batch), |answer| answer.record_key.clone()));
-        call.key(keys.upload(batch)).key(keys.reserved());
+        call.key(keys.upload(batch)).key(keys.reserved()).key(keys.team_open(&first.team));
         call.arg(batch.hex()).arg(first.created_at).arg(*chunks);
         match remembered {
             Some(answer) => call.arg(&answer.record).arg(answer.ttl_ms).arg(&answer.lock),
@@ -138,6 +146,8 @@ impl Store {
         call.arg(first.run.as_ref().map_or_else(String::new, |_| Store::draws_chore(batch)));
         call.arg(reservation.bytes);
         call.arg(reservation.allowance.map_or_else(String::new, |allowance| allowance.to_string()));
+        let (bounds, pending) = (reservation.bounds, first.counts.pending());
+        call.arg(bounds.open_batches).arg(bounds.pending_prompts).arg(pending).arg(keys.prefix());
         for (name, value) in batches::fields(first) {
             call.arg(name).arg(value);
         }
@@ -149,7 +159,10 @@ impl Store {
             "lost" => Ok(Accepted::Lost),
             "locked" => Ok(Accepted::Locked),
             "full" => Ok(Accepted::Full),
-            other => Err(StoreError::corrupt("accept script's answer", other)),
+            other => match read_exceeded(other, bounds, pending) {
+                Some(exceeded) => Ok(Accepted::Exceeded(exceeded)),
+                None => Err(StoreError::corrupt("accept script's answer", other)),
+            },
         }
     }
 
@@ -182,5 +195,18 @@ impl Store {
         let mut zrem = redis::cmd("ZREM");
         zrem.arg(self.keys.chores()).arg(format!("upload:{}", batch.hex()));
         Ok(zrem.query_async(&mut self.main.clone()).await?)
+    }
+}
+
+/// `batches 7` or `prompts 7`: what the team has.
+fn read_exceeded(answer: &str, bounds: Bounds, pending: u64) -> Option<Exceeded> {
+    let (what, used) = answer.split_once(' ')?;
+    let used = used.parse().ok()?;
+    match what {
+        "batches" => Some(Exceeded { what: Bounded::OpenBatches, used, needed: 1, max: bounds.open_batches }),
+        "prompts" => {
+            Some(Exceeded { what: Bounded::PendingPrompts, used, needed: pending, max: bounds.pending_prompts })
+        }
+        _ => None,
     }
 }

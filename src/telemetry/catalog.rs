@@ -73,6 +73,11 @@ pub const METRICS: &[Metric] = &[
         &["reason"],
         "Entries that gave way, least recently used first: max (BATCHGATE_CACHE_MAX), reserve (a new batch), harvest",
     ),
+    counter(
+        "batchgate_quota_exceeded_total",
+        &["what"],
+        "Batches refused because their team has enough in work: open_batches, pending_prompts",
+    ),
     counter("batchgate_storage_full_total", &[], "Batches refused because Redis has no room for their answers"),
     counter("batchgate_cache_suspect_total", &[], "Cache entries that did not answer their key, and were set aside"),
     // The worker.
@@ -113,6 +118,7 @@ pub const METRICS: &[Metric] = &[
         "Provider calls that failed and are made again later",
     ),
     counter("batchgate_back_pressure_total", &[], "Chunks refused for an enqueued-token limit, and sent again later"),
+    gauge("batchgate_pauses", &[], "Pauses by hand that hold now: of a provider, a team, or everything"),
     gauge("batchgate_account_paused", &["account"], "1 while nothing is sent for the account until a probe succeeds"),
     counter(
         "batchgate_account_pauses_total",

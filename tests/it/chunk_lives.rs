@@ -7,7 +7,7 @@ use crate::support::{dir::Dir, redis::Redis};
 use batchgate::{
     domain::{
         account::{Reason, Waits},
-        batch::CacheMode,
+        batch::{CacheMode, Priority},
         chunk::{ChunkState, Item, Lane, Place, Search},
         id::{BatchId, ChunkId, Token, WireTag},
         key::CacheKey,
@@ -173,6 +173,7 @@ impl Story<'_> {
             joins: false,
             deadline: 1_000 + number as u64, // no two alike: it is clear which is more urgent
             team: "t".into(),
+            priority: Priority::Normal,
         }
     }
 
@@ -237,12 +238,16 @@ impl Story<'_> {
             }
         }
         let may = |chunk: &Own| chunk.queue == Queue::Ready && full != Some(chunk.account);
-        let next = self.chunks.iter().position(may); // by number, as deadlines grow
+        // By number, as deadlines grow: of those under way, or of those to be sent; the token says which go first.
+        let under_way = self.chunks.iter().position(|chunk| may(chunk) && chunk.state != "planned");
+        let to_send = self.chunks.iter().position(|chunk| may(chunk) && chunk.state == "planned");
+        let sends = token.as_str().as_bytes()[0].is_multiple_of(4);
+        let next = if sends { to_send.or(under_way) } else { under_way.or(to_send) };
         let full: Vec<String> = full.into_iter().map(|account| ACCOUNTS[account].to_owned()).collect();
         let claimed = self.store.claim(token.clone(), LATER, &full).await.expect("redis answers");
         let told = claimed.as_ref().map(|claim| (claim.lease.chunk, claim.reclaims, claim.account.as_str()));
         let expect = next.map(|n| (self.id(n), self.chunks[n].reclaims, ACCOUNTS[self.chunks[n].account]));
-        assert_eq!(told, expect, "the most urgent ready chunk");
+        assert_eq!(told, expect, "the most urgent chunk under way, or to be sent");
         if let Some(n) = next {
             self.chunks[n].queue = Queue::Claimed { expiry: self.now + LEASE };
             self.chunks[n].fence = Some(token.to_string());
@@ -400,8 +405,15 @@ impl Story<'_> {
         let Some(n) = self.live(which) else { return };
         let (ready, id, number) = (self.ready_key(n), self.id(n).to_string(), self.id(n).number);
         let second = if matches!(self.chunks[n].queue, Queue::Delayed { .. }) { &ready } else { "{default}:delayed" };
+        // Among the ready ones it stands where a claim would have put it: what is under way far before what is to be sent.
+        let front = if second == &ready && self.chunks[n].state != "planned" { 10_000_000_000_000 } else { 0 };
         let mut add = redis::cmd("ZADD");
-        add.arg(second).arg(1_000 + number).arg(&id).query_async::<()>(&mut self.redis).await.expect("redis answers");
+        add.arg(second)
+            .arg(1_000 + i64::from(number) - front)
+            .arg(&id)
+            .query_async::<()>(&mut self.redis)
+            .await
+            .expect("redis answers");
         let found = self.found().await;
         assert!(found.contains(&Finding::ChunkTwice(number)), "{found:?}");
         if found.contains(&Finding::LaneLost(number)) {

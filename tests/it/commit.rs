@@ -5,7 +5,7 @@ use crate::support::{dir::Dir, redis::Redis};
 use batchgate::{
     clock,
     domain::{
-        batch::CacheMode,
+        batch::{CacheMode, Priority},
         chunk::{Item, Lane, Place},
         id::{BatchId, ChunkId, Token, WireTag},
         key::CacheKey,
@@ -45,6 +45,9 @@ struct Hand {
     fragments: Vec<(u32, FrameRow)>,
 }
 
+/// What the chunk's answers cost.
+const BOUGHT: Usage = Usage { input_tokens: 30, cached_input_tokens: 10, output_tokens: 7 };
+
 fn key(n: u32) -> CacheKey {
     let mut bytes = [0; 32];
     bytes[..4].copy_from_slice(&n.to_be_bytes());
@@ -53,11 +56,13 @@ fn key(n: u32) -> CacheKey {
 
 fn answer(key: &CacheKey, by: &str) -> StoredAnswer {
     let from = Provenance {
+        provider: Some("a".to_owned()),
         provider_batch: by.to_owned(),
         request_id: None,
         chunk: "k".to_owned(),
         at: clock::now_ms(),
         team: "t".to_owned(),
+        key_version: "batchgate/1".to_owned(),
     };
     StoredAnswer { reading: Reading::default(), from, body: format!("{{\"echo\":\"{key} by {by}\"}}").into() }
 }
@@ -91,6 +96,7 @@ impl Scene {
             wire_bytes: 1_000,
             deadline: clock::now_ms() + 3_600_000,
             team: "t".into(),
+            priority: Priority::Normal,
             reserved: PROMISED,
             joins: false,
         };
@@ -112,7 +118,7 @@ impl Scene {
             pages: 1,
             ..Progress::default()
         };
-        let promised = Reservation { bytes: PROMISED, allowance: Some(PROMISED) };
+        let promised = Reservation { bytes: PROMISED, allowance: Some(PROMISED), ..Reservation::default() };
         let accepted = store
             .accept(batch, &First { progress: &first, chunks: 1 }, None, promised, 1_000)
             .await
@@ -138,7 +144,7 @@ impl Scene {
             follow_ups: &[],
             given_back: &[],
             harvested: None,
-            delta: Delta { usage: Usage::default(), ..delta },
+            delta: Delta { usage: BOUGHT, ..delta },
         };
         self.store.commit(&settled, TTL).await
     }
@@ -149,6 +155,7 @@ impl Scene {
         let progress = store.progress(chunk.batch).await.expect("redis answers").expect("it exists");
         assert_eq!((progress.counts.succeeded, progress.counts.pending()), (self.keys.len() as u64, 0));
         assert_eq!((progress.chunks.planned, progress.chunks.settled), (0, 1));
+        assert_eq!(progress.usage, BOUGHT, "what was bought is counted with the answers, and once");
         let hits = store.look_up(&self.keys, None).await.expect("redis answers");
         for key in &self.keys {
             let body = hits.get(key).map(|answer| String::from_utf8_lossy(&answer.body).into_owned());
@@ -173,7 +180,7 @@ impl Scene {
         assert_eq!((chunk.state.word(), chunk.settled_by), ("planned", None));
         assert!(self.store.look_up(&self.keys, None).await.expect("redis answers").is_empty());
         let progress = self.store.progress(chunk.id.batch).await.expect("redis answers").expect("it exists");
-        assert_eq!(progress.counts.succeeded, 0);
+        assert_eq!((progress.counts.succeeded, progress.usage), (0, Usage::default()));
         assert_eq!(self.store.room().await.expect("redis answers").reserved, PROMISED);
     }
 

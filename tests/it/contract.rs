@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The closed lists of the product page, as far as there is something behind them.
-const CODES: [(&str, u16); 16] = [
+const CODES: [(&str, u16); 17] = [
     ("malformed_body", 400),
     ("unauthorized", 401),
     ("forbidden", 403),
@@ -26,6 +26,7 @@ const CODES: [(&str, u16); 16] = [
     ("unsupported_media_type", 415),
     ("invalid_request", 422),
     ("idempotency_mismatch", 422),
+    ("quota_exceeded", 429),
     ("storage_full", 429),
     ("unavailable", 503),
     ("draining", 503),

@@ -3,16 +3,21 @@
 
 mod architecture;
 mod bad_input;
+mod check;
 mod chunk_lives;
 mod commit;
 mod contract;
 mod deployment;
 mod docs;
+mod fairness;
 mod faults;
 mod fuzz;
 mod joins;
 mod path;
+mod pause;
+mod provenance;
 mod provider_contract;
+mod quota;
 mod room;
 mod run_numbers;
 mod support;

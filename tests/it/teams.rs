@@ -6,7 +6,9 @@ use crate::support::{
     claude,
     client::{Client, JSON, id},
     contract::CONTRACT,
-    gpt, until,
+    gpt,
+    teams::{hash, team},
+    until,
 };
 use reqwest::Method;
 use serde_json::Value;
@@ -16,15 +18,6 @@ const EVALS: &str = "bg_evals_key";
 const DATA: &str = "bg_data_key";
 const ADMIN: &str = "bg_ops_key";
 const OLD: &str = "bg_evals_old";
-
-fn hash(key: &str) -> String {
-    use sha2::Digest;
-    format!("sha256:{}", sha2::Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-}
-
-fn team(name: &str, key: &str, rest: &str) -> String {
-    format!("[teams.{name}]\nkeys = [{{name = \"first\", hash = \"{}\"}}]\n{rest}\n", hash(key))
-}
 
 /// Three teams; the key `OLD` of the first ended long ago.
 fn three() -> String {
@@ -64,14 +57,14 @@ async fn every_route_answers_each_asker_as_it_must() {
     let (evals, data, admin) = (client.with_key(EVALS), client.with_key(DATA), client.with_key(ADMIN));
     let (object, _) = answered(&evals, &batch("matrix")).await;
     let ask = async |client: &Client, operation: &crate::support::contract::Operation<'_>| {
-        let path = operation.path.replace("{id}", id(&object));
+        let path = operation.path.replace("{id}", id(&object)).replace("{pause}", "team:ops");
         let method: Method = operation.method.to_uppercase().parse().expect("a method");
         let body = if operation.said["requestBody"].is_null() { String::new() } else { batch("matrix").body().1 };
         client.send(client.request(method, &path).header("content-type", JSON).body(body)).await
     };
     let operations: Vec<_> = CONTRACT.operations().collect();
     let both = async |operation: &crate::support::contract::Operation<'_>| {
-        let path = operation.path.replace("{id}", id(&object));
+        let path = operation.path.replace("{id}", id(&object)).replace("{pause}", "team:ops");
         let method: Method = operation.method.to_uppercase().parse().expect("a method");
         client.send(evals.request(method, &path).header("x-api-key", DATA)).await
     };
@@ -86,7 +79,7 @@ async fn every_route_answers_each_asker_as_it_must() {
             ask(&stranger, operation).await.refused(401, "unauthorized");
         }
         both(operation).await.refused(401, "unauthorized");
-        let for_admins = ["/keys", "/metrics"].contains(&operation.path);
+        let for_admins = ["/keys", "/metrics", "/pauses", "/pauses/{pause}"].contains(&operation.path);
         let (other, own, reader) = (ask(&data, operation).await, ask(&evals, operation), ask(&admin, operation).await);
         match (of_batch, for_admins) {
             (true, _) => {

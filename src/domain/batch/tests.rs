@@ -28,7 +28,7 @@ fn nothing_given_is_the_defaults() {
         (1, Repeats::Sample, CacheMode::Use, None)
     );
     let nulls = r#"{"model":null,"max_tokens":null,"params":null,"headers":null,"chunk":null,"salt":null,"samples":null,
-        "repeats":null,"cache":null,"on_invalid":null,"max_age":null,"metadata":null}"#;
+        "repeats":null,"cache":null,"on_invalid":null,"priority":null,"max_age":null,"metadata":null}"#;
     assert_eq!(options(nulls), expect);
 }
 
@@ -37,7 +37,7 @@ fn every_field_is_read() {
     let options = options(
         r#"{"model":"claude-haiku-4-5","max_tokens":1e2,"params":{"temperature":1.50},"chunk":2,"salt":7.0,"samples":1000,
         "headers":{"Anthropic-Version":"2026-10-21","anthropic-beta":"b, a,b,"},
-        "repeats":"share","cache":"bypass","on_invalid":"fail","max_age":"12h","metadata":{"team":"évals"}}"#,
+        "repeats":"share","cache":"bypass","on_invalid":"fail","priority":"low","max_age":"12h","metadata":{"team":"évals"}}"#,
     );
     assert_eq!(options.fields.model.as_deref(), Some("claude-haiku-4-5"));
     assert_eq!(options.fields.max_tokens, Some(100));
@@ -48,6 +48,7 @@ fn every_field_is_read() {
     assert_eq!(options.salt.expect("a salt").value().to_string(), "7.0");
     assert_eq!((options.repeats, options.cache), (Repeats::Share, CacheMode::Bypass));
     assert_eq!((options.on_invalid, options.max_age), (OnInvalid::Fail, Some(Duration::from_secs(43_200))));
+    assert_eq!(options.priority, Priority::Low);
     assert_eq!(options.metadata["team"], "évals");
 }
 
@@ -94,6 +95,8 @@ fn wrong_values_are_problems_with_their_place() {
         (r#"{"a/b":1}"#, "/a~1b"),
         (r#"{"deadline":"59m"}"#, "/deadline"),
         (r#"{"deadline":72}"#, "/deadline"),
+        (r#"{"priority":"high"}"#, "/priority"),
+        (r#"{"priority":1}"#, "/priority"),
         (r#"{"max_age":"999ms"}"#, "/max_age"),
         (r#"{"max_age":"soon"}"#, "/max_age"),
         (r#"{"max_age":86400}"#, "/max_age"),

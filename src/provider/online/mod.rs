@@ -75,6 +75,15 @@ impl Online {
         }
     }
 
+    /// Whether the server answers and lets us in: asks for its list of models, which costs nothing. One that has no such
+    /// list answers all the same.
+    pub async fn models(&self) -> Result<(), CallError> {
+        match self.http.look(&format!("list models of {}", self.account()), "/models").await {
+            Ok(_) | Err(CallError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Asks once. Ends within the create time-out, plus what the answer's body takes to arrive.
     pub async fn ask(&self, endpoint: Endpoint, body: Bytes) -> Asked {
         let path = endpoint.path().strip_prefix("/v1").unwrap_or(endpoint.path());

@@ -18,10 +18,15 @@ for i = 1, #said, 2 do facts[said[i]] = said[i + 1] end
 local look = {
   exists = #said > 0,
   ended = facts.ended ~= nil,
-  open = redis.call('ZSCORE', KEYS[7], hex) and true or false,
+  open = redis.call('ZSCORE', KEYS[7], hex) and true or false, -- of all; if it is open among its team's too
   chore = redis.call('ZSCORE', KEYS[8], 'batch:' .. hex) and true or false,
 }
-if #said == 0 or facts.ended then return cjson.encode(look) end
+local ours = facts.team and redis.pcall('ZSCORE', prefix .. 'open:' .. facts.team, hex)
+if #said == 0 or facts.ended then
+  look.open = look.open or type(ours) == 'string'
+  return cjson.encode(look)
+end
+look.open = look.open and (not facts.team or type(ours) == 'string')
 
 local next_chunk, pages = int(facts.next_chunk), int(facts.pages)
 if not next_chunk or not pages or not int(facts.total) then return cjson.encode({ exists = true, unreadable = true }) end

@@ -17,9 +17,17 @@ local exists, ended = redis.call('EXISTS', KEYS[1]) == 1, redis.call('HEXISTS', 
 
 if what == 'open' then
   local belongs = exists and not ended
-  if ARGV[5] == '0' then return belongs and 0 or redis.call('ZREM', KEYS[7], hex) end
+  local facts = redis.call('HMGET', KEYS[1], 'team', 'created')
+  local teams = prefix .. 'open:' .. (facts[1] or '')
+  if ARGV[5] == '0' then
+    if belongs then return 0 end
+    return math.min(1, redis.call('ZREM', KEYS[7], hex) + redis.call('ZREM', teams, hex))
+  end
   if not belongs then return 0 end
-  return redis.call('ZADD', KEYS[7], 'NX', tonumber(redis.call('HGET', KEYS[1], 'created')) or now, hex)
+  local created = tonumber(facts[2] or nil) or now
+  local added = redis.call('ZADD', KEYS[7], 'NX', created, hex)
+  if facts[1] then added = added + redis.call('ZADD', teams, 'NX', created, hex) end
+  return math.min(1, added)
 elseif what == 'chore' then
   if not ended then return 0 end
   return redis.call('ZADD', KEYS[8], 'NX', tonumber(redis.call('HGET', KEYS[1], 'deleted')) or now, 'batch:' .. hex)

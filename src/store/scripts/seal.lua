@@ -4,7 +4,7 @@
 -- KEYS  1 batch   2 sealed pages   3 seal queue   4 open batches   5 chores   6 unanswered pages
 --       7 bytes promised to all batches   8.. the frames that were written, of both kinds
 -- ARGV  1 batch hex   2 page, or ''   3 name and frame count of what was written   4 skew ms   5 retention ms   6 grace ms
---       7 name and frame count of what the page leaves unanswered, or ''
+--       7 name and frame count of what the page leaves unanswered, or ''   8 key prefix
 -- answer: 'sealed', 'ended', 'unequal' (ended, but its outcomes do not add up to its total), 'already', 'gone', or
 --         'torn' (a frame was not there any more: seal again)
 -- Frames are written with a short time to live, so that a sealer's death leaves nothing behind; here they lose it.
@@ -40,6 +40,7 @@ if promised then
 end
 redis.call('HSET', KEYS[1], 'ended', now, 'deleted', now + tonumber(ARGV[5]))
 redis.call('ZREM', KEYS[4], ARGV[1])
+redis.call('ZREM', ARGV[8] .. 'open:' .. (redis.call('HGET', KEYS[1], 'team') or ''), ARGV[1])
 redis.call('ZADD', KEYS[5], now + tonumber(ARGV[6]), 'spool:' .. ARGV[1])
 redis.call('ZADD', KEYS[5], now + tonumber(ARGV[5]), 'batch:' .. ARGV[1])
 local counts, sum = redis.call('HMGET', KEYS[1], 'total', 'succeeded', 'failed', 'canceled', 'expired'), 0

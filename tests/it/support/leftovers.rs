@@ -53,7 +53,7 @@ fn lifetime(key: &str) -> Option<Life> {
     }
     let parts: Vec<&str> = key.strip_prefix("{default}:")?.split(':').collect();
     match parts[..] {
-        ["c" | "turn" | "walk", _] | ["sizes"] | ["reconciler"] | ["unreadable", ..] => Some(Life::Mortal),
+        ["c" | "turn" | "walk", _] | ["sizes"] | ["reconciler"] | ["shares"] | ["unreadable", ..] => Some(Life::Mortal),
         ["i", _, _] | ["r" | "j", _] | ["n", _, _] | ["n", _, _, "free"] => Some(Life::Mortal),
         ["b", _] | ["b", _, "pages" | "starts" | "unanswered"] | ["b", _, "p" | "r", ..] | ["t", _] | ["chores"] => {
             Some(Life::Kept)

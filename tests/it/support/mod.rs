@@ -17,6 +17,7 @@ pub(crate) mod redis;
 pub(crate) mod sim;
 pub(crate) mod source;
 pub(crate) mod stubborn;
+pub(crate) mod teams;
 pub(crate) mod wait;
 pub(crate) mod world;
 

@@ -3,7 +3,7 @@
 use super::{
     client::Client,
     dir::Dir,
-    gateway::{Env, Gateway},
+    gateway::{self, Env, Gateway},
     redis::Redis,
     sim::{Kind, Sim},
     wait,
@@ -68,6 +68,13 @@ impl World {
         let gateway = Gateway::start(&name, &self.redis, &self.sim, &env, self.dir.path()).await;
         self.gateways.push(gateway);
         self.gateways.last_mut().expect("one was pushed")
+    }
+
+    /// `batchgate` with the settings of a gateway of this world and these over them; what it shall do is still to be said.
+    pub(crate) fn configured(&self, own: &[(&str, &str)]) -> std::process::Command {
+        let mut env = self.env.clone();
+        env.extend(own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        gateway::configured(&self.redis, &self.sim, &env)
     }
 
     /// Gateways started from now on have these keys for both providers, in this order.
