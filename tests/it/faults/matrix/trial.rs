@@ -72,12 +72,7 @@ impl Trial {
         if combination.seam.story == Story::Retry {
             own.push(("BATCHGATE_ATTEMPTS", "1"));
         }
-        if combination.mode == Mode::Stall && combination.gateways == 2 {
-            // Or other chunks of the sleeper are caught where ratchet.rs knows it to break.
-            world.start_gateway_with(&[own.as_slice(), &[("BATCHGATE_WORKERS", "1")]].concat()).await;
-        } else {
-            world.start_gateway_with(&own).await;
-        }
+        world.start_gateway_with(&own).await;
         if combination.gateways == 2 {
             world.start_gateway_with(&own[1..]).await;
         }
