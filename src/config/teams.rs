@@ -1,6 +1,6 @@
 //! `[teams.NAME]` of the file, and `BATCHGATE_KEY_HASHES`: who may ask, and with which keys.
 
-use super::value::key_hash;
+use super::{namespaces::Named, value::key_hash};
 use crate::{
     clock::{self, Millis},
     domain::{
@@ -27,6 +27,9 @@ pub(super) struct FileTeam {
     #[serde(default)]
     cache: CacheMode,
     providers: Option<BTreeSet<String>>,
+    namespace: Option<String>,
+    read: Option<Vec<String>>,
+    write: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -50,8 +53,9 @@ pub(super) fn teams(file: FileTeams, hashes: &[[u8; 32]], accounts: &[&str], mis
                 .push(format!("team {name}: no provider is called {provider:?}; there are: {}", accounts.join(", ")));
         }
         let keys = keys(&name, &table.keys, mistakes);
-        let FileTeam { role, cache, providers, .. } = table;
-        teams.push((Team { name, role, cache, providers }, keys));
+        let FileTeam { role, cache, providers, namespace, read, write, .. } = table;
+        let namespaces = Named { namespace, read, write }.of(&name, mistakes);
+        teams.push((Team { name, role, cache, providers, namespaces }, keys));
     }
     let from_environment = hashes.iter().zip(1..).map(|(hash, number)| TeamKey {
         name: format!("BATCHGATE_KEY_HASHES {number}"),

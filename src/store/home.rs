@@ -42,7 +42,7 @@ impl Store {
         let mut pipe = redis::pipe();
         pipe.hgetall(Keys::home()).hgetall(Keys::restored());
         let (home, mark): (HashMap<String, String>, HashMap<String, String>) =
-            pipe.query_async(&mut self.lease.clone()).await?;
+            pipe.query_async(&mut self.lease.of(Keys::home())).await?;
         let text = |fields: &HashMap<String, String>, name| fields.get(name).cloned().unwrap_or_default();
         let places = home.keys().filter_map(|name| name.strip_prefix(PLACE).map(str::to_owned)).collect();
         let home = (!home.is_empty()).then(|| Home { deployment: text(&home, "deployment"), places });
@@ -55,7 +55,7 @@ impl Store {
         let mut call = script!("settle_in").prepare_invoke();
         call.key(Keys::home()).key(Keys::restored());
         call.arg(deployment).arg(&self.place).arg(clock::rfc3339(clock::now_ms()));
-        call.invoke_async::<u8>(&mut self.lease.clone()).await?;
+        call.invoke_async::<u8>(&mut self.lease.of(Keys::home())).await?;
         Ok(())
     }
 
@@ -70,19 +70,19 @@ impl Store {
         }
         let fields = [("deployment", deployment), ("since", &now), (&place, &now)];
         pipe.hset_multiple(Keys::home(), &fields).ignore().del(Keys::restored()).ignore();
-        Ok(pipe.query_async(&mut self.lease.clone()).await?)
+        Ok(pipe.query_async(&mut self.lease.of(Keys::home())).await?)
     }
 
     /// Says that a gateway of this deployment works here.
     pub async fn note_at_work(&self, deployment: &str) -> Result<(), StoreError> {
         let mut set = redis::cmd("SET");
         set.arg(Keys::at_work()).arg(deployment).arg("PX").arg(clock::millis(AT_WORK));
-        Ok(set.query_async(&mut self.lease.clone()).await?)
+        Ok(set.query_async(&mut self.lease.of(Keys::at_work())).await?)
     }
 
     /// The deployment whose gateway worked here in the last ten seconds.
     pub async fn at_work(&self) -> Result<Option<String>, StoreError> {
-        Ok(redis::cmd("GET").arg(Keys::at_work()).query_async(&mut self.lease.clone()).await?)
+        Ok(redis::cmd("GET").arg(Keys::at_work()).query_async(&mut self.lease.of(Keys::at_work())).await?)
     }
 
     /// All batches that have not ended.

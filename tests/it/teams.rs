@@ -17,12 +17,12 @@ const DATA: &str = "bg_data_key";
 const ADMIN: &str = "bg_ops_key";
 const OLD: &str = "bg_evals_old";
 
-fn hash(key: &str) -> String {
+pub(crate) fn hash(key: &str) -> String {
     use sha2::Digest;
     format!("sha256:{}", sha2::Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
-fn team(name: &str, key: &str, rest: &str) -> String {
+pub(crate) fn team(name: &str, key: &str, rest: &str) -> String {
     format!("[teams.{name}]\nkeys = [{{name = \"first\", hash = \"{}\"}}]\n{rest}\n", hash(key))
 }
 
@@ -44,7 +44,7 @@ async fn world(file: &str) -> World {
 }
 
 /// Submits, waits for the end and asks the oracle, as this client.
-async fn answered(client: &Client, batch: &Batch) -> (Value, Vec<Value>) {
+pub(crate) async fn answered(client: &Client, batch: &Batch) -> (Value, Vec<Value>) {
     let object = batch.post(client).await.accepted();
     let object = client.ended(id(&object)).await;
     let results = client.results(id(&object)).await;
