@@ -1,6 +1,7 @@
 //! The configuration: one struct, read from the environment and an optional file, all mistakes told together.
 //! The only place that reads the environment. Flags win over environment over file; secrets never print.
 
+mod namespaces;
 mod teams;
 mod value;
 
@@ -9,19 +10,24 @@ use crate::{
         quota::Bounds,
         room::CacheMax,
         route::{DEFAULT_ANTHROPIC_MODELS, DEFAULT_OPENAI_MODELS, Glob, ProviderKind, Route, Routes, who},
-        team::Teams,
+        team::{Namespaces, Teams},
     },
-    pipeline::{Settings, reconcile::Mode},
+    pipeline::{
+        Settings,
+        reconcile::Mode,
+        spaces::{Configured, Terms},
+    },
     provider::secret::Secret,
     telemetry::{self, LogFormat},
 };
+use namespaces::FileNamespaces;
 use serde::Deserialize;
 use std::{
     collections::BTreeMap, ffi::OsString, net::SocketAddr, ops::RangeInclusive, path::Path, str::FromStr,
     time::Duration,
 };
 use teams::FileTeams;
-use value::{cache_max, duration, key_hash, size};
+use value::{cache_max, duration, kept, key_hash, size};
 
 /// Which parts of the gateway run in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -45,6 +51,8 @@ pub struct Config {
     /// `BATCHGATE_TEAM_BATCHES` (1,000; 1 to 10,000) and `BATCHGATE_TEAM_PROMPTS` (10,000,000; 1 to 1,000,000,000): open
     /// batches and pending prompts of a team that names no `max_open_batches` and `max_pending_prompts`.
     pub bounds: Bounds,
+    /// `[namespaces.NAME]` of the file: what differs there from `BATCHGATE_CACHE_TTL` and `BATCHGATE_RETENTION`.
+    pub namespaces: BTreeMap<String, Terms>,
     pub accounts: Vec<AccountConfig>,
     /// `BATCHGATE_WORKERS` (8; 1 to 1,024): chunks stepped at once.
     pub workers: usize,
@@ -107,6 +115,8 @@ struct File {
     providers: Vec<FileProvider>,
     #[serde(default)]
     teams: FileTeams,
+    #[serde(default)]
+    namespaces: FileNamespaces,
 }
 
 #[derive(Debug, Deserialize)]
@@ -151,9 +161,22 @@ impl Config {
         if reader.mistakes.is_empty() { Ok(config) } else { Err(reader.mistakes) }
     }
 
+    /// The namespaces that teams name, and their terms.
+    pub fn spaces(&self) -> Configured {
+        Configured { names: self.teams.namespaces(), terms: self.namespaces.clone() }
+    }
+
     pub fn routes(&self) -> Routes {
         Routes::new(self.accounts.iter().map(|account| account.route.clone()).collect())
     }
+}
+
+/// What the file says.
+#[derive(Default)]
+struct Tables {
+    accounts: Vec<AccountConfig>,
+    teams: Teams,
+    namespaces: BTreeMap<String, Terms>,
 }
 
 struct Reader<'a> {
@@ -181,7 +204,7 @@ impl Reader<'_> {
             open_batches: self.within("BATCHGATE_TEAM_BATCHES", 1_000, 1..=Bounds::MOST_BATCHES),
             pending_prompts: self.within("BATCHGATE_TEAM_PROMPTS", 10_000_000, 1..=Bounds::MOST_PROMPTS),
         };
-        let (accounts, teams) = self.tables(file, listen, bounds);
+        let Tables { accounts, teams, namespaces } = self.tables(file, listen, bounds);
         let redis_url = self.read("BATCHGATE_REDIS_URL", |text| redis_url(text).map(Some), None);
         if self.text("BATCHGATE_REDIS_URL").is_none() && !listen.ip().is_loopback() {
             self.mistakes.push("BATCHGATE_REDIS_URL is required unless the listener is a loopback address".to_owned());
@@ -189,7 +212,7 @@ impl Reader<'_> {
         let janitor = self.waiting("BATCHGATE_JANITOR", seconds(600));
         let settings = Settings {
             deployment: self.text("BATCHGATE_DEPLOYMENT").unwrap_or_else(|| "default".to_owned()),
-            namespace: "default".to_owned(),
+            namespace: Namespaces::DEFAULT.to_owned(),
             chunk: self.within("BATCHGATE_CHUNK", 5_000, 1..=MAX_CHUNK),
             chunk_bytes: self.read("BATCHGATE_CHUNK_BYTES", size, 64 << 20),
             attempts: self.within("BATCHGATE_ATTEMPTS", 3, 1..=u8::MAX),
@@ -209,6 +232,7 @@ impl Reader<'_> {
             redis_url,
             teams,
             bounds,
+            namespaces,
             accounts,
             workers: self.within("BATCHGATE_WORKERS", 8, 1..=MAX_AT_ONCE),
             max_body: self.read("BATCHGATE_MAX_BODY", size, 4 << 30),
@@ -248,14 +272,15 @@ impl Reader<'_> {
     }
 
     /// The file's tables, and what the environment says in their place.
-    fn tables(&mut self, text: &str, listen: SocketAddr, bounds: Bounds) -> (Vec<AccountConfig>, Teams) {
+    fn tables(&mut self, text: &str, listen: SocketAddr, bounds: Bounds) -> Tables {
         let file: File = match toml::from_str(text) {
             Ok(file) => file,
             Err(why) => {
                 self.mistakes.push(format!("the configuration file: {}", why.to_string().trim()));
-                return Default::default();
+                return Tables::default();
             }
         };
+        let namespaces = namespaces::terms(file.namespaces, &mut self.mistakes);
         let accounts = self.accounts(file.providers);
         let hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
         let names: Vec<&str> = accounts.iter().map(|account| account.route.account.as_str()).collect();
@@ -266,7 +291,7 @@ impl Reader<'_> {
                  (`batchgate key new TEAM` prints one), or listen on 127.0.0.1"
             ));
         }
-        (accounts, teams)
+        Tables { accounts, teams, namespaces }
     }
 
     // Providers: the file's table, else the two whose key is in the environment.
@@ -401,11 +426,7 @@ impl Reader<'_> {
 
     /// A time something is kept: from a second to ten years.
     fn lasting(&mut self, name: &str, default: Duration) -> Duration {
-        let lasting = |text: &str| match duration(text)? {
-            kept if (1..=10 * 365 * 86_400).contains(&kept.as_secs()) => Ok(kept),
-            _ => Err("must be from 1s to ten years".to_owned()),
-        };
-        self.read(name, lasting, default)
+        self.read(name, kept, default)
     }
 
     /// A time that something is waited for.

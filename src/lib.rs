@@ -50,6 +50,17 @@
 //!   own name: nothing that happens to the cache can change or lose a result.
 //! * No state of a chunk is written without the token of the dispatch that holds it.
 //!
+//! # Namespaces
+//!
+//! A [`pipeline::Gateway`] is one namespace, and the verbs know no other: [`pipeline::spaces`] holds one for each, over the same
+//! connections, accounts and seats. The doors choose: a request works where its team writes, the worker's loops go round all
+//! of them, each round behind the one that had something last. Only the look into the cache at accept goes further.
+//!
+//! Each namespace has one hash tag, so one slot and one node of a cluster. [`store`]'s links are ways to a tag, not to a server:
+//! what is asked in one go bears one tag, and the few things that belong to an account or to the gateway take the way of theirs.
+//! `design.md` wants an index from batch to namespace; there is none. Namespaces are few, the one that is asked for nearly always is the
+//! one the team writes, and an index would be one more thing to write before, sweep after, and look at in a time that tells.
+//!
 //! # The original and its copies
 //!
 //! A Redis remembers where it is at home ([`domain::home`]). [`worker::home`] looks each second what it is: only on the

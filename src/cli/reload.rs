@@ -1,6 +1,6 @@
 //! SIGHUP: the configuration is read again, and its teams hold from the next request on. A file with mistakes changes nothing.
 
-use crate::{config::Config, domain::route::Routes, http::Auth, lifecycle::Tasks};
+use crate::{config::Config, domain::route::Routes, http::Auth, lifecycle::Tasks, pipeline::spaces::Spaces};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -10,6 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// What may change while the gateway runs, and where it is told.
 pub(super) struct Reload {
     pub(super) auth: Arc<Auth>,
+    pub(super) spaces: Arc<Spaces>,
     /// What the gateway was started with: another answer to *who answers which model* needs a restart.
     pub(super) routes: Routes,
     pub(super) file: Option<PathBuf>,
@@ -34,18 +35,23 @@ impl Reload {
                 told = hangup.recv() => if told.is_none() { return },
                 () = tasks.stopped() => return,
             }
-            self.again(self.file.as_deref());
+            self.again(self.file.as_deref()).await;
         }
     }
 
-    fn again(&self, file: Option<&Path>) {
+    async fn again(&self, file: Option<&Path>) {
         match Config::load(file) {
             // A file that is just being written looks like this; nobody means it.
             Ok(config) if config.teams.are_open() && self.auth.asks_for_keys() => {
                 Reload::refuse("it has no keys any more");
             }
             Ok(config) => {
-                let (teams, routes) = (config.teams.0.len(), config.routes());
+                let (teams, routes, spaces) = (config.teams.0.len(), config.routes(), config.spaces());
+                // Whatever is accepted in a new namespace, every worker knows of it.
+                if let Err(why) = self.spaces.announce(&spaces.names).await {
+                    return Reload::refuse(&format!("its new namespaces cannot be noted: {why}"));
+                }
+                self.spaces.configure(spaces);
                 self.auth.replace(config.teams);
                 metrics::gauge!("batchgate_config_refused").set(0.0);
                 tracing::info!(teams, "configuration read again: its teams hold from now on");

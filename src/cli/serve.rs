@@ -9,6 +9,7 @@ use crate::{
     pipeline::{
         Gateway, Provider, Wake,
         online::desk::{Desk, Pace},
+        spaces::Spaces,
     },
     provider::registry::{Account, Kind},
     store::{Store, StoreError},
@@ -100,17 +101,17 @@ async fn serve(
     let role = args.role;
     // A Redis that does not answer is waited for, but not past the order to stop: process 1 of a container has no other end.
     let told_to_stop = lifecycle::signal()?;
-    let gateway = tokio::select! {
-        gateway = gateway(config, redis_url, providers) => Arc::new(gateway?),
+    let spaces = tokio::select! {
+        spaces = spaces(config, redis_url, providers) => Arc::new(spaces?),
         () = told_to_stop => return Ok(true),
     };
     let (tasks, beats) = (Tasks::default(), Heartbeats::default());
     let (term, again) = (lifecycle::signal()?, lifecycle::signal()?);
     let metrics = telemetry::install_metrics();
     let works = (role != Role::Api).then_some(config.workers);
-    let standing = worker::home::start(&gateway, &tasks, &beats, works).await?;
+    let standing = worker::home::start(&spaces, &tasks, &beats, works).await?;
     let app = App {
-        gateway: Arc::clone(&gateway),
+        spaces: Arc::clone(&spaces),
         tasks: tasks.clone(),
         beats: beats.clone(),
         auth: Arc::new(Auth::new(config.teams.clone(), config.bounds)),
@@ -120,8 +121,9 @@ async fn serve(
         max_body: config.max_body,
         standing,
     };
-    worker::care(&gateway, &tasks, &beats);
-    Reload { auth: Arc::clone(&app.auth), routes: config.routes(), file: args.config.clone() }.start(&tasks)?;
+    worker::care(&spaces, &app.standing, &tasks, &beats);
+    let (auth, routes, file) = (Arc::clone(&app.auth), config.routes(), args.config.clone());
+    Reload { auth, spaces, routes, file }.start(&tasks)?;
     let address = listeners.api.local_addr()?;
     // The door stays open while steps in hand finish: POST is told to come back, GET still answers.
     let closing = CancellationToken::new();
@@ -181,10 +183,12 @@ fn providers(config: &Config) -> Result<BTreeMap<String, Provider>, Vec<String>>
     if mistakes.is_empty() { Ok(providers) } else { Err(mistakes) }
 }
 
-async fn gateway(config: &Config, redis_url: &str, providers: BTreeMap<String, Provider>) -> anyhow::Result<Gateway> {
+async fn spaces(config: &Config, redis_url: &str, providers: BTreeMap<String, Provider>) -> anyhow::Result<Spaces> {
     let settings = config.settings.clone();
     let store = connect(redis_url, &settings.namespace).await?;
-    Ok(Gateway { store, providers, routes: config.routes(), settings, wake: Wake::default() })
+    let wake = Arc::new(Wake::default());
+    let common = Gateway { store, also: Vec::new(), providers, routes: config.routes(), settings, wake };
+    Ok(Spaces::new(common, config.spaces()))
 }
 
 fn connect_account(config: &Config, account: &AccountConfig) -> anyhow::Result<Provider> {

@@ -1,6 +1,6 @@
 //! `[teams.NAME]` of the file, and `BATCHGATE_KEY_HASHES`: who may ask, and with which keys.
 
-use super::value::key_hash;
+use super::{namespaces::Named, value::key_hash};
 use crate::{
     clock::{self, Millis},
     domain::{
@@ -30,6 +30,9 @@ pub(super) struct FileTeam {
     providers: Option<BTreeSet<String>>,
     max_open_batches: Option<u64>,
     max_pending_prompts: Option<u64>,
+    namespace: Option<String>,
+    read: Option<Vec<String>>,
+    write: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -61,8 +64,9 @@ pub(super) fn teams(
         }
         let keys = keys(&name, &table.keys, mistakes);
         let bounds = own_bounds(&name, &table, bounds, mistakes);
-        let FileTeam { role, cache, providers, .. } = table;
-        teams.push((Team { name, role, cache, providers, bounds }, keys));
+        let FileTeam { role, cache, providers, namespace, read, write, .. } = table;
+        let namespaces = Named { namespace, read, write }.of(&name, mistakes);
+        teams.push((Team { name, role, cache, providers, bounds, namespaces }, keys));
     }
     let from_environment = hashes.iter().zip(1..).map(|(hash, number)| TeamKey {
         name: format!("BATCHGATE_KEY_HASHES {number}"),

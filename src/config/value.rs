@@ -7,6 +7,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     crate::domain::duration::parse(text).map_err(|why| format!("{text:?} {why}"))
 }
 
+/// A time something is kept: from a second to ten years.
+pub(super) fn kept(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        kept if (1..=10 * 365 * 86_400).contains(&kept.as_secs()) => Ok(kept),
+        _ => Err("must be from 1s to ten years".to_owned()),
+    }
+}
+
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let bytes = match unit {

@@ -177,6 +177,11 @@ pub struct WireId {
 }
 
 impl WireId {
+    /// True of a wire id that begins with another tag than `home`: another deployment's or namespace's.
+    pub fn is_anothers(custom_id: &str, home: &str) -> bool {
+        WireId::read(custom_id, "").is_some() && !custom_id.starts_with(home)
+    }
+
     /// None if it does not begin with `home` ([`WireTag::home`]), or is no wire id at all.
     pub fn read(custom_id: &str, home: &str) -> Option<WireId> {
         let (tag, rest) = custom_id.split_at_checked(WireTag::LEN)?;

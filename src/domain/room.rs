@@ -9,8 +9,10 @@ pub struct Room {
     pub used: u64,
     /// 0: no bound.
     pub max: u64,
-    /// Promised to batches that wait for answers, and not used yet.
+    /// Promised to batches of the namespace that wait for answers, and not used yet.
     pub reserved: u64,
+    /// The same of the other namespaces.
+    pub elsewhere: u64,
 }
 
 /// What a batch would have needed, and what there was, in bytes.
@@ -28,14 +30,14 @@ impl Room {
         (self.max > 0).then(|| self.max - self.max / KEPT)
     }
 
-    /// What may be promised in all while no more is used than now; none without a bound.
+    /// What may be promised in all in the namespace while no more is used than now; none without a bound.
     pub fn allowance(&self) -> Option<u64> {
-        self.bound().map(|bound| bound.saturating_sub(self.used))
+        self.bound().map(|bound| bound.saturating_sub(self.used.saturating_add(self.elsewhere)))
     }
 
     /// How much is lacking if so much more is to be promised; 0: it fits.
     pub fn shortage(&self, needed: u64) -> u64 {
-        self.bound().map_or(0, |bound| (self.used + self.reserved + needed).saturating_sub(bound))
+        self.bound().map_or(0, |bound| (self.used + self.reserved + self.elsewhere + needed).saturating_sub(bound))
     }
 
     pub fn full(&self, needed: u64) -> Full {
@@ -69,10 +71,13 @@ mod tests {
 
     #[test]
     fn what_fits_and_what_is_lacking() {
-        let room = Room { used: 500, max: 1_000, reserved: 300 };
+        let room = Room { used: 500, max: 1_000, reserved: 300, elsewhere: 0 };
         assert_eq!((room.shortage(100), room.shortage(101)), (0, 1));
         assert_eq!(room.allowance(), Some(400));
         assert_eq!(room.full(200), Full { needed: 200, free: 100, max: 1_000 });
+        let shared = Room { reserved: 100, elsewhere: 200, ..room };
+        assert_eq!((shared.shortage(100), shared.shortage(101), shared.allowance()), (0, 1, Some(200)));
+        assert_eq!(shared.full(200), room.full(200), "whoever else it is promised to");
         let full = Room { used: 2_000, ..room };
         assert_eq!((full.allowance(), full.shortage(0), full.full(1).free), (Some(0), 1_400, 0));
         let boundless = Room { max: 0, ..full };

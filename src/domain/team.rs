@@ -19,6 +19,43 @@ pub enum Role {
     Admin,
 }
 
+/// The namespaces a team works in: whose answers it reads, and where its own and its batches go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespaces {
+    /// Looked in first.
+    pub write: String,
+    /// Looked in after it, in this order: a hit is copied into the batch, and nothing is written there.
+    pub also: Vec<String>,
+}
+
+impl Namespaces {
+    /// Where everybody works who says nothing else.
+    pub const DEFAULT: &str = "default";
+    /// What belongs to the gateway as a whole has the place of this one in Redis.
+    const TAKEN: &str = "sys";
+
+    /// Reads and writes this one.
+    pub fn one(name: &str) -> Namespaces {
+        Namespaces { write: name.to_owned(), also: Vec::new() }
+    }
+
+    /// True if `name` can be a namespace's: `[a-z0-9-]{1,40}`, and not `sys`.
+    pub fn is_name(name: &str) -> bool {
+        Team::is_name(name) && name != Namespaces::TAKEN
+    }
+
+    /// All of them, in the order in which they are looked in.
+    pub fn all(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.write.as_str()).chain(self.also.iter().map(String::as_str))
+    }
+}
+
+impl Default for Namespaces {
+    fn default() -> Namespaces {
+        Namespaces::one(Namespaces::DEFAULT)
+    }
+}
+
 /// Who is asking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Team {
@@ -31,6 +68,7 @@ pub struct Team {
     pub providers: Option<BTreeSet<String>>,
     /// How much it may have in work at once.
     pub bounds: Bounds,
+    pub namespaces: Namespaces,
 }
 
 impl Team {
@@ -38,7 +76,8 @@ impl Team {
     pub const DEFAULT: &str = "default";
 
     pub fn new(name: &str, role: Role) -> Team {
-        Team { name: name.to_owned(), role, cache: CacheMode::default(), providers: None, bounds: Bounds::default() }
+        let (cache, bounds, namespaces) = Default::default();
+        Team { name: name.to_owned(), role, cache, providers: None, bounds, namespaces }
     }
 
     /// True if `name` can be a team's.
@@ -84,6 +123,12 @@ impl Teams {
         self.0.is_empty()
     }
 
+    /// Every namespace that a team names, and the default one.
+    pub fn namespaces(&self) -> BTreeSet<String> {
+        let named = self.0.iter().flat_map(|(team, _)| team.namespaces.all());
+        named.chain([Namespaces::DEFAULT]).map(str::to_owned).collect()
+    }
+
     pub fn keys(&self) -> impl Iterator<Item = (&Arc<Team>, &TeamKey)> {
         self.0.iter().flat_map(|(team, keys)| keys.iter().map(move |key| (team, key)))
     }
@@ -120,5 +165,6 @@ mod tests {
         for name in ["", "Evals", "a_b", "a:b", "ä", &"x".repeat(41)] {
             assert!(!Team::is_name(name), "{name}");
         }
+        assert!(Namespaces::is_name("shared") && !Namespaces::is_name("sys") && !Namespaces::is_name("a_b"));
     }
 }

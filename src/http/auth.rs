@@ -52,7 +52,7 @@ pub(super) async fn require_team(
     match app.auth.team(request.headers(), now) {
         Ok((team, used)) => {
             if let Some(Used { team, key }) = used {
-                let store = app.gateway.store.clone();
+                let store = app.spaces.common().store.clone();
                 app.tasks.spawn(async move {
                     if let Err(error) = store.note_key_use(&team, &key, now).await {
                         tracing::debug!(%error, "note the use of a key");

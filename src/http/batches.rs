@@ -10,7 +10,7 @@ use super::{
 use crate::{
     domain::{id::BatchId, progress::Progress, team::Team},
     pipeline::{
-        self,
+        self, Gateway,
         forecast::Forecast,
         frames::{FrameError, Splitter},
         submit::{BodyKind, Submission, SubmitError},
@@ -41,7 +41,8 @@ pub(super) async fn submit(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let head = match check_head(&app, query.as_deref(), &headers) {
+    let gateway = app.spaces.of(&team.namespaces);
+    let head = match check_head(&app, &gateway, query.as_deref(), &headers) {
         Ok(head) => head,
         Err(error) => {
             body::drain(body).await;
@@ -51,7 +52,7 @@ pub(super) async fn submit(
     let incoming = Incoming::new(body, head.coding, app.max_body, content_type(&headers));
     // In a task of its own: a client that goes away must not leave a half-read upload behind.
     let tasks = app.tasks.clone();
-    let accepting = tasks.spawn(async move { accept(&app, &team, head, incoming).await });
+    let accepting = tasks.spawn(async move { accept(&app, &gateway, &team, head, incoming).await });
     accepting.await.unwrap_or_else(|_| Err(ApiError::new(Code::Unavailable, "this request hit a fault of ours")))
 }
 
@@ -60,8 +61,8 @@ pub(super) fn draining() -> ApiError {
 }
 
 /// Nothing is begun on a Redis that would lose it.
-pub(super) fn fit(app: &App) -> Result<(), ApiError> {
-    match app.gateway.store.unfit() {
+pub(super) fn fit(gateway: &Gateway) -> Result<(), ApiError> {
+    match gateway.store.unfit() {
         Some(why) => Err(ApiError::new(Code::Unavailable, format!("the store must not be trusted with jobs: {why}"))),
         None => Ok(()),
     }
@@ -77,44 +78,50 @@ struct Head {
 }
 
 /// What can be refused before the body is read.
-fn check_head(app: &App, query: Option<&str>, headers: &HeaderMap) -> Result<Head, ApiError> {
+fn check_head(app: &App, gateway: &Gateway, query: Option<&str>, headers: &HeaderMap) -> Result<Head, ApiError> {
     let dry_run = Query::parse(query, &["dry_run"])?.flag("dry_run")?;
     if app.tasks.stopping() {
         return Err(draining());
     }
-    fit(app)?;
+    fit(gateway)?;
     let (kind, coding) = (body_kind(headers)?, Coding::read(headers)?);
     check_length(headers, app.max_body)?;
     Ok(Head { kind, coding, key: idempotency_key(headers)?, dry_run })
 }
 
-async fn accept(app: &App, team: &Team, head: Head, mut incoming: Incoming) -> Result<Response, ApiError> {
+async fn accept(
+    app: &App,
+    gateway: &Arc<Gateway>,
+    team: &Team,
+    head: Head,
+    mut incoming: Incoming,
+) -> Result<Response, ApiError> {
     let Head { kind, key, dry_run, .. } = head;
     let _turn = turn(app).await?;
     if dry_run {
         // A forecast may be asked for as often as one likes: it leaves the Idempotency-Key alone.
-        let told = foretell(app, team, kind, &mut incoming).await;
+        let told = foretell(app, gateway, team, kind, &mut incoming).await;
         incoming.drain().await;
         return Ok(forecast::respond(&told?));
     }
-    let lock = match take_key(app, team, key.as_deref()).await {
+    let lock = match take_key(gateway, team, key.as_deref()).await {
         Ok(Taken::Ours(lock)) => lock,
         Ok(Taken::Answered(first)) => {
             incoming.skip().await?;
-            return replay(app, &first, &incoming.digest()).await;
+            return replay(gateway, &first, &incoming.digest()).await;
         }
         Err(error) => {
             incoming.drain().await;
             return Err(error);
         }
     };
-    let outcome = read_and_create(app, team, kind, lock.clone(), &mut incoming).await;
+    let outcome = read_and_create(app, gateway, team, kind, lock.clone(), &mut incoming).await;
     if outcome.is_err() {
-        free_key(app, lock.as_ref()).await;
+        free_key(gateway, lock.as_ref()).await;
         incoming.drain().await;
     }
     let (batch, progress) = outcome?;
-    first_answer(app, batch, &progress).await
+    first_answer(gateway, batch, &progress).await
 }
 
 /// A place among those who may create a batch now.
@@ -132,9 +139,9 @@ pub(super) enum Taken {
 }
 
 /// Takes the key of a request that creates; a 409 while another request holds it.
-pub(super) async fn take_key(app: &App, team: &Team, key: Option<&str>) -> Result<Taken, ApiError> {
+pub(super) async fn take_key(gateway: &Gateway, team: &Team, key: Option<&str>) -> Result<Taken, ApiError> {
     let Some(key) = key else { return Ok(Taken::Ours(None)) };
-    match app.gateway.store.take_key(&team.name, key, &uuid::Uuid::now_v7().to_string()).await? {
+    match gateway.store.take_key(&team.name, key, &uuid::Uuid::now_v7().to_string()).await? {
         KeyState::Free(lock) => Ok(Taken::Ours(Some(lock))),
         KeyState::Answered(first) => Ok(Taken::Answered(first)),
         KeyState::InWork => {
@@ -145,30 +152,35 @@ pub(super) async fn take_key(app: &App, team: &Team, key: Option<&str>) -> Resul
 }
 
 /// The request got no 2xx: its key may be used again.
-pub(super) async fn free_key(app: &App, lock: Option<&Lock>) {
+pub(super) async fn free_key(gateway: &Gateway, lock: Option<&Lock>) {
     if let Some(lock) = lock
-        && let Err(error) = app.gateway.store.free_key(lock).await
+        && let Err(error) = gateway.store.free_key(lock).await
     {
         tracing::warn!(%error, "free the idempotency key; it lapses by itself");
     }
 }
 
 /// 202 with the object of a batch that was just created.
-pub(super) async fn first_answer(app: &App, batch: BatchId, progress: &Progress) -> Result<Response, ApiError> {
+pub(super) async fn first_answer(
+    gateway: &Arc<Gateway>,
+    batch: BatchId,
+    progress: &Progress,
+) -> Result<Response, ApiError> {
     let inline = object::is_inline(progress).then_some(progress);
     let head = object::head(batch, progress);
-    Ok(created(object::respond(&app.gateway, StatusCode::ACCEPTED, batch, &head, inline).await?, batch, false))
+    Ok(created(object::respond(gateway, StatusCode::ACCEPTED, batch, &head, inline).await?, batch, false))
 }
 
 /// Reads the body to its end and makes the batch exist. On any error nothing of it is left.
 async fn read_and_create(
     app: &App,
+    gateway: &Gateway,
     team: &Team,
     kind: BodyKind,
     lock: Option<Lock>,
     incoming: &mut Incoming,
 ) -> Result<(BatchId, Progress), ApiError> {
-    let mut submission = Submission::begin(&app.gateway, team, kind, lock).await?;
+    let mut submission = Submission::begin(gateway, team, kind, lock).await?;
     let read = tokio::select! {
         read = read(kind, incoming, &mut submission) => read,
         () = app.tasks.stopped() => Err(draining().into()),
@@ -183,8 +195,14 @@ async fn read_and_create(
 }
 
 /// Reads the body to its end and says what would become of it. Nothing of it is left.
-async fn foretell(app: &App, team: &Team, kind: BodyKind, incoming: &mut Incoming) -> Result<Forecast, ApiError> {
-    let mut submission = Submission::begin_forecast(&app.gateway, team, kind).await?;
+async fn foretell(
+    app: &App,
+    gateway: &Gateway,
+    team: &Team,
+    kind: BodyKind,
+    incoming: &mut Incoming,
+) -> Result<Forecast, ApiError> {
+    let mut submission = Submission::begin_forecast(gateway, team, kind).await?;
     let read = tokio::select! {
         read = read(kind, incoming, &mut submission) => read,
         () = app.tasks.stopped() => Err(draining().into()),
@@ -259,16 +277,16 @@ async fn read(kind: BodyKind, incoming: &mut Incoming, submission: &mut Submissi
 }
 
 /// The same key again: the first answer, whole, if it is the same request.
-pub(super) async fn replay(app: &App, first: &FirstAnswer, request: &str) -> Result<Response, ApiError> {
+pub(super) async fn replay(gateway: &Arc<Gateway>, first: &FirstAnswer, request: &str) -> Result<Response, ApiError> {
     if request != first.request {
         let detail = "this Idempotency-Key was used for another request or body: use a fresh key for a new one";
         return Err(ApiError::new(Code::IdempotencyMismatch, detail));
     }
     let batch = BatchId::parse(&first.batch).ok_or_else(unknown_batch)?;
     // Results are inlined again if they were the first time: sealed pages never change. They went with a deleted batch.
-    let progress = app.gateway.store.progress(batch).await?;
+    let progress = gateway.store.progress(batch).await?;
     let inline = progress.filter(|progress| first.ended && object::is_inline(progress));
-    let answer = object::respond(&app.gateway, StatusCode::ACCEPTED, batch, &first.body, inline.as_ref()).await?;
+    let answer = object::respond(gateway, StatusCode::ACCEPTED, batch, &first.body, inline.as_ref()).await?;
     Ok(created(answer, batch, true))
 }
 
@@ -306,42 +324,65 @@ pub(super) async fn show(
 ) -> Result<Response, ApiError> {
     let query = Query::parse(query.as_deref(), &["wait"])?;
     let wait = Duration::from_secs(query.number("wait", 0..=60)?.unwrap_or(0));
-    let (batch, progress) = wait_for_end(&app, &team, &id, wait).await?;
-    let inline = object::is_inline(&progress).then_some(&progress);
-    object::respond(&app.gateway, StatusCode::OK, batch, &object::head(batch, &progress), inline).await
+    wait_for_end(&app, &team, &id, wait).await?.respond().await
 }
 
 /// Looks until the batch has ended or the time is up: after 50 ms, 100 ms, 200 ms, 400 ms, then every half second.
-async fn wait_for_end(app: &App, team: &Team, id: &str, wait: Duration) -> Result<(BatchId, Progress), ApiError> {
+async fn wait_for_end(app: &App, team: &Team, id: &str, wait: Duration) -> Result<Found, ApiError> {
     let until = tokio::time::Instant::now() + wait;
     let mut pause = Duration::from_millis(50);
     loop {
-        let (batch, progress) = find(app, team, id).await?;
+        let found = find(app, team, id).await?;
         let left = until.saturating_duration_since(tokio::time::Instant::now());
-        if progress.ended_at.is_some() || left.is_zero() || app.tasks.stopping() {
-            return Ok((batch, progress));
+        if found.progress.ended_at.is_some() || left.is_zero() || app.tasks.stopping() {
+            return Ok(found);
         }
         app.tasks.sleep(pause.min(left)).await;
         pause = (pause * 2).min(Duration::from_millis(500));
     }
 }
 
-/// A batch this team may read; anything else is a 404, be it unknown, another team's, or an id no batch can have.
-pub(super) async fn find(app: &App, team: &Team, id: &str) -> Result<(BatchId, Progress), ApiError> {
+/// A batch that was asked for, and the namespace it is in.
+pub(super) struct Found {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) batch: BatchId,
+    pub(super) progress: Progress,
+}
+
+impl Found {
+    /// 200 with its object.
+    async fn respond(&self) -> Result<Response, ApiError> {
+        let Found { gateway, batch, progress } = self;
+        let inline = object::is_inline(progress).then_some(progress);
+        object::respond(gateway, StatusCode::OK, *batch, &object::head(*batch, progress), inline).await
+    }
+}
+
+/// A batch this team may read; anything else is a 404, be it unknown, another team's, or an id no batch can have. It is
+/// where the team writes now, or where it once wrote, and an admin's may be anywhere. Another team's takes as long to be
+/// not found as one that does not exist: all places are looked at.
+pub(super) async fn find(app: &App, team: &Team, id: &str) -> Result<Found, ApiError> {
     let batch = BatchId::parse(id).ok_or_else(unknown_batch)?;
-    let progress = app.gateway.store.progress(batch).await?;
-    let readable = progress.filter(|progress| progress.team == team.name || team.is_admin());
-    Ok((batch, readable.ok_or_else(unknown_batch)?))
+    let first = app.spaces.of(&team.namespaces);
+    let written = &team.namespaces.write;
+    let rest = app.spaces.all().into_iter().filter(|gateway| gateway.settings.namespace != *written);
+    for gateway in std::iter::once(first).chain(rest) {
+        let progress = gateway.store.progress(batch).await?;
+        if let Some(progress) = progress.filter(|progress| progress.team == team.name || team.is_admin()) {
+            return Ok(Found { gateway, batch, progress });
+        }
+    }
+    Err(unknown_batch())
 }
 
 /// A batch this team may change: its own. An admin may know of the others.
-pub(super) async fn find_own(app: &App, team: &Team, id: &str) -> Result<(BatchId, Progress), ApiError> {
-    let (batch, progress) = find(app, team, id).await?;
-    if progress.team == team.name {
-        return Ok((batch, progress));
+pub(super) async fn find_own(app: &App, team: &Team, id: &str) -> Result<Found, ApiError> {
+    let found = find(app, team, id).await?;
+    let of = &found.progress.team;
+    if *of == team.name {
+        return Ok(found);
     }
-    let detail =
-        format!("an admin reads the batches of other teams and changes none: ask with a key of team {}", progress.team);
+    let detail = format!("an admin reads the batches of other teams and changes none: ask with a key of team {of}");
     Err(ApiError::new(Code::Forbidden, detail))
 }
 
@@ -353,17 +394,15 @@ pub(super) async fn cancel(
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     Query::parse(query.as_deref(), &[])?;
-    let (batch, _) = find_own(&app, &team, &id).await?;
-    match pipeline::cancel::cancel(&app.gateway, batch).await? {
+    let Found { gateway, batch, .. } = find_own(&app, &team, &id).await?;
+    match pipeline::cancel::cancel(&gateway, batch).await? {
         Canceled::Asked => {}
         Canceled::Ended => {
             return Err(ApiError::new(Code::BatchEnded, "the batch has ended; there is nothing to cancel"));
         }
         Canceled::Gone => return Err(unknown_batch()),
     }
-    let (batch, progress) = find_own(&app, &team, &id).await?;
-    let inline = object::is_inline(&progress).then_some(&progress);
-    object::respond(&app.gateway, StatusCode::OK, batch, &object::head(batch, &progress), inline).await
+    find_own(&app, &team, &id).await?.respond().await
 }
 
 /// `DELETE /batches/{id}`
@@ -374,8 +413,8 @@ pub(super) async fn delete(
     RawQuery(query): RawQuery,
 ) -> Result<Json<serde_json::Value>, ApiError> {
     Query::parse(query.as_deref(), &[])?;
-    let (batch, _) = find_own(&app, &team, &id).await?;
-    match app.gateway.store.delete(batch, &team.name).await? {
+    let Found { gateway, batch, .. } = find_own(&app, &team, &id).await?;
+    match gateway.store.delete(batch, &team.name).await? {
         Deleted::Done => {
             Ok(Json(serde_json::json!({"id": batch.to_string(), "object": "batch.deleted", "deleted": true})))
         }

@@ -2,7 +2,7 @@
 
 use super::{
     App,
-    batches::{BatchPath, find},
+    batches::{BatchPath, Found, find},
     error::ApiError,
     query::Query,
 };
@@ -54,8 +54,8 @@ pub(super) async fn chunks(
     let query = Query::parse(query.as_deref(), &["offset", "limit"])?;
     let offset = u32::try_from(query.number("offset", 0..=MAX_OFFSET)?.unwrap_or(0)).unwrap_or(u32::MAX);
     let limit = u32::try_from(query.number("limit", 1..=1_000)?.unwrap_or(PAGE)).unwrap_or(u32::MAX);
-    let (batch, _) = find(&app, &team, &id).await?;
-    let (told, end) = app.gateway.store.told_chunks(batch, offset, limit).await?;
+    let Found { gateway, batch, .. } = find(&app, &team, &id).await?;
+    let (told, end) = gateway.store.told_chunks(batch, offset, limit).await?;
     let after = offset + limit;
     let next = (after < end).then(|| format!("/batches/{batch}/chunks?offset={after}&limit={limit}"));
     Ok(Json(ChunksPage { chunks: told.into_iter().map(object).collect(), next }))

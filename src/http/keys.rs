@@ -25,7 +25,7 @@ struct Key {
 
 pub(super) async fn keys(State(app): State<App>, RawQuery(query): RawQuery) -> Result<Json<Keys>, ApiError> {
     Query::parse(query.as_deref(), &[])?;
-    let uses = app.gateway.store.key_uses().await?;
+    let uses = app.spaces.common().store.key_uses().await?;
     let teams = app.auth.teams();
     let told = teams.keys().map(|(team, key)| Key {
         team: team.name.clone(),

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     clock,
     domain::{filter::Filter, progress::BatchStatus, team::Team},
+    store::listing::Listed,
 };
 use axum::{
     Extension,
@@ -37,13 +38,18 @@ pub(super) async fn list(
     let after = match query.text("after") {
         None => None,
         Some(id) => match find(&app, &team, id).await {
-            Ok((batch, _)) => Some(batch),
+            Ok(found) => Some(found.batch),
             Err(error) if error.is_not_found() => return Err(ApiError::invalid("`after` names no batch of yours")),
             Err(error) => return Err(error),
         },
     };
     let limit = usize::try_from(limit).expect("at most a hundred");
-    let listed = app.gateway.store.list(of, &filter, after, limit).await?;
+    // A team may have written elsewhere before.
+    let mut pages = Vec::new();
+    for gateway in app.spaces.all() {
+        pages.push(gateway.store.list(of, &filter, after, limit).await?);
+    }
+    let listed = Listed::merge(pages, limit);
     let data: Vec<String> = listed.batches.iter().map(|(id, progress)| object::bare(*id, progress)).collect();
     let last = listed.last.map_or_else(|| "null".to_owned(), |id| format!("\"{id}\""));
     let text = format!("{{\"data\":[{}],\"has_more\":{},\"last_id\":{last}}}", data.join(","), listed.has_more);

@@ -23,7 +23,7 @@ pub use auth::Auth;
 use crate::{
     domain::home::Standing,
     lifecycle::{Heartbeats, Tasks},
-    pipeline::Gateway,
+    pipeline::spaces::Spaces,
     telemetry::MetricsPage,
 };
 use axum::{
@@ -44,7 +44,7 @@ use tracing::Instrument;
 /// What the handlers work with.
 #[derive(Clone)]
 pub struct App {
-    pub gateway: Arc<Gateway>,
+    pub spaces: Arc<Spaces>,
     pub tasks: Tasks,
     pub beats: Heartbeats,
     pub auth: Arc<Auth>,

@@ -8,8 +8,8 @@ use super::{
 use crate::{
     domain::home::Standing,
     lifecycle::LoopAge,
-    pipeline::{Gateway, account},
-    store::StoreError,
+    pipeline::{account, spaces::Spaces},
+    store::{StoreError, gauges::Queue},
 };
 use axum::{
     Json,
@@ -40,8 +40,10 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, ApiError>
     if app.tasks.stopping() {
         return Err(ApiError::new(Code::Draining, "shutting down"));
     }
-    app.gateway.store.ping().await?;
-    fit(&app)?;
+    for gateway in app.spaces.one_per_node() {
+        gateway.store.ping().await?;
+        fit(&gateway)?;
+    }
     let ages = app.beats.ages();
     let late: Vec<String> = ages.iter().filter(|age| age.is_late()).map(told).collect();
     if !late.is_empty() {
@@ -68,27 +70,35 @@ pub(super) async fn metrics(State(app): State<App>) -> Response {
         metrics::gauge!("batchgate_loop_limit_seconds", "loop" => name).set(limit.as_secs_f64());
     }
     // A page without Redis's figures says more of a Redis that is away than no page.
-    let up = redis_figures(&app.gateway).await.is_ok();
+    let up = redis_figures(&app.spaces).await.is_ok();
     metrics::gauge!("batchgate_redis_up").set(f64::from(u8::from(up)));
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], app.metrics.render()).into_response()
 }
 
-async fn redis_figures(gateway: &Gateway) -> Result<(), StoreError> {
-    let store = &gateway.store;
-    store.ping().await?;
-    let memory = store.room().await?;
-    metrics::gauge!("batchgate_redis_memory_bytes").set(memory.used as f64);
-    metrics::gauge!("batchgate_redis_memory_max_bytes").set(memory.max as f64);
-    metrics::gauge!("batchgate_redis_reserved_bytes").set(memory.reserved as f64);
-    for queue in store.queues().await? {
+/// Of all namespaces, and in a cluster of all nodes that hold any, together.
+async fn redis_figures(spaces: &Spaces) -> Result<(), StoreError> {
+    let (mut used, mut max, mut promised) = (0, 0, 0);
+    for gateway in spaces.one_per_node() {
+        gateway.store.ping().await?;
+        let room = gateway.store.room().await?;
+        (used, max, promised) = (used + room.used, max + room.max, promised + room.reserved + room.elsewhere);
+    }
+    metrics::gauge!("batchgate_redis_memory_bytes").set(used as f64);
+    metrics::gauge!("batchgate_redis_memory_max_bytes").set(max as f64);
+    metrics::gauge!("batchgate_redis_reserved_bytes").set(promised as f64);
+    let mut queues = Vec::new();
+    for gateway in spaces.all() {
+        queues.extend(gateway.store.queues().await?);
+    }
+    for queue in Queue::sum(queues) {
         metrics::gauge!("batchgate_queue_depth", "queue" => queue.name).set(queue.depth as f64);
         if let Some(overdue) = queue.oldest {
             metrics::gauge!("batchgate_queue_oldest_seconds", "queue" => queue.name).set(overdue.as_secs_f64());
         }
     }
-    metrics::gauge!("batchgate_pauses").set(store.pauses().await?.len() as f64);
-    for (account, paused) in account::paused(gateway).await? {
+    metrics::gauge!("batchgate_pauses").set(spaces.common().store.pauses().await?.len() as f64);
+    for (account, paused) in account::paused(spaces.common()).await? {
         metrics::gauge!("batchgate_account_paused", "account" => account).set(f64::from(u8::from(paused)));
     }
     Ok(())

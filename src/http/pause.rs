@@ -44,7 +44,7 @@ type Id = Result<Path<String>, PathRejection>;
 
 pub(super) async fn list(State(app): State<App>, RawQuery(query): RawQuery) -> Result<Json<Pauses>, ApiError> {
     Query::parse(query.as_deref(), &[])?;
-    let pauses = app.gateway.store.pauses().await?;
+    let pauses = app.spaces.common().store.pauses().await?;
     Ok(Json(Pauses { data: pauses.into_iter().map(told).collect() }))
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn pause(
     Query::parse(query.as_deref(), &[])?;
     let scope = scope(id)?;
     known(&app, &scope)?;
-    Ok(Json(told(pipeline::pause::pause(&app.gateway, &scope, &team.name).await?)))
+    Ok(Json(told(pipeline::pause::pause(app.spaces.common(), &scope, &team.name).await?)))
 }
 
 pub(super) async fn resume(
@@ -68,7 +68,10 @@ pub(super) async fn resume(
 ) -> Result<Json<Resumed>, ApiError> {
     Query::parse(query.as_deref(), &[])?;
     let scope = scope(id)?;
-    let resumed = pipeline::pause::resume(&app.gateway, &scope, &team.name).await?;
+    let resumed = pipeline::pause::resume(app.spaces.common(), &scope, &team.name).await?;
+    for gateway in app.spaces.all() {
+        pipeline::pause::wake(&gateway, &scope).await?;
+    }
     Ok(Json(Resumed { id: scope.to_string(), resumed }))
 }
 
@@ -89,8 +92,8 @@ fn known(app: &App, scope: &Scope) -> Result<(), ApiError> {
     };
     match scope {
         Scope::All => Ok(()),
-        Scope::Provider(name) if app.gateway.providers.contains_key(name) => Ok(()),
-        Scope::Provider(name) => refuse("provider", name, app.gateway.providers.keys().cloned().collect()),
+        Scope::Provider(name) if app.spaces.common().providers.contains_key(name) => Ok(()),
+        Scope::Provider(name) => refuse("provider", name, app.spaces.common().providers.keys().cloned().collect()),
         Scope::Team(name) => {
             let names = app.auth.team_names();
             if names.contains(name) { Ok(()) } else { refuse("team", name, names) }

@@ -2,7 +2,7 @@
 
 use super::{
     App,
-    batches::{BatchPath, find},
+    batches::{BatchPath, Found, find},
     error::{ApiError, Code},
     object,
     query::Query,
@@ -36,7 +36,7 @@ pub(super) async fn results(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let query = Query::parse(query.as_deref(), &["offset", "limit", "partial", "follow", "response"])?;
-    let (batch, progress) = find(&app, &team, &id).await?;
+    let Found { gateway, batch, progress } = find(&app, &team, &id).await?;
     let asked = Asked::read(&query, &headers, progress.counts.total)?;
     if progress.ended_at.is_none() && asked.unknown.is_none() {
         let detail = "the batch is still running: read with `partial=true` or `follow=true`, or wait for its end";
@@ -45,7 +45,6 @@ pub(super) async fn results(
     let unknown = asked.unknown.unwrap_or(Unknown::Pending);
     let limit = asked.page.unwrap_or(u64::MAX);
     let viewer = asked.full.then(|| Viewer { team: team.name.clone(), is_admin: team.is_admin() });
-    let gateway = Arc::clone(&app.gateway);
     let reader = Reader::open(gateway, batch, &progress, unknown, asked.offset, limit).await?;
     let (body, kind) = match asked.page {
         None => {

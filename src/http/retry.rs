@@ -3,8 +3,8 @@
 use super::{
     App,
     batches::{
-        BatchPath, Taken, abandon, draining, find_own, first_answer, fit, free_key, idempotency_key, replay, take_key,
-        turn,
+        BatchPath, Found, Taken, abandon, draining, find_own, first_answer, fit, free_key, idempotency_key, replay,
+        take_key, turn,
     },
     error::{ApiError, Code},
     object,
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     domain::{id::BatchId, progress::Progress, team::Team},
-    pipeline::retry::Retry,
+    pipeline::{Gateway, retry::Retry},
     store::idempotency::Lock,
 };
 use axum::{
@@ -34,39 +34,47 @@ pub(super) async fn retry(
     if app.tasks.stopping() {
         return Err(draining());
     }
-    fit(&app)?;
+    let gateway = app.spaces.of(&team.namespaces);
+    fit(&gateway)?;
     let key = idempotency_key(&headers)?;
     // In a task of its own: a client that goes away must not leave a half-made batch behind.
     let tasks = app.tasks.clone();
-    let accepting = tasks.spawn(async move { accept(&app, &team, &id, key).await });
+    let accepting = tasks.spawn(async move { accept(&app, &gateway, &team, &id, key).await });
     accepting.await.unwrap_or_else(|_| Err(ApiError::new(Code::Unavailable, "this request hit a fault of ours")))
 }
 
-async fn accept(app: &App, team: &Team, id: &str, key: Option<String>) -> Result<Response, ApiError> {
+async fn accept(
+    app: &App,
+    gateway: &Arc<Gateway>,
+    team: &Team,
+    id: &str,
+    key: Option<String>,
+) -> Result<Response, ApiError> {
     let _turn = turn(app).await?;
     // What is remembered of this request beside its key. The first answer comes again even if the old batch is gone.
     let request = format!("retry {id}");
-    let lock = match take_key(app, team, key.as_deref()).await? {
+    let lock = match take_key(gateway, team, key.as_deref()).await? {
         Taken::Ours(lock) => lock,
-        Taken::Answered(first) => return replay(app, &first, &request).await,
+        Taken::Answered(first) => return replay(gateway, &first, &request).await,
     };
-    let outcome = create(app, team, id, lock.clone(), &request).await;
+    let outcome = create(app, gateway, team, id, lock.clone(), &request).await;
     if outcome.is_err() {
-        free_key(app, lock.as_ref()).await;
+        free_key(gateway, lock.as_ref()).await;
     }
     let (batch, progress) = outcome?;
-    first_answer(app, batch, &progress).await
+    first_answer(gateway, batch, &progress).await
 }
 
 async fn create(
     app: &App,
+    gateway: &Gateway,
     team: &Team,
     id: &str,
     lock: Option<Lock>,
     request: &str,
 ) -> Result<(BatchId, Progress), ApiError> {
-    let (of, old) = find_own(app, team, id).await?;
-    let mut retry = Retry::begin(&app.gateway, team, of, &old, lock).await?;
+    let Found { gateway: from, batch: of, progress: old } = find_own(app, team, id).await?;
+    let mut retry = Retry::begin(gateway, team, (&from.store, of), &old, lock).await?;
     let filled = tokio::select! {
         filled = retry.fill() => filled.map_err(ApiError::from),
         () = app.tasks.stopped() => Err(draining()),

@@ -7,6 +7,7 @@ use crate::{
         chunk::ChunkState,
         home::{Home, Standing},
         id::{BatchId, ChunkId, Token},
+        team::Namespaces,
     },
     store::{
         Store, StoreError,
@@ -56,12 +57,13 @@ pub async fn consider(store: &Store, deployment: &str) -> Result<Adoption, Store
     if Standing::judge(home.as_ref(), mark.as_ref(), deployment, &store.place) == Standing::Original && home.is_some() {
         return Ok(Adoption::AtHome);
     }
-    let open = store.open_batches().await?;
-    let mut chunks = 0;
-    for batch in &open {
-        chunks += under_way(store, *batch).await?.len();
+    let (mut batches, mut chunks) = (0, 0);
+    for store in all(store).await? {
+        for batch in store.open_batches().await? {
+            batches += 1;
+            chunks += under_way(&store, batch).await?.len();
+        }
     }
-    let batches = open.len();
     match home.filter(|home| home.deployment != deployment) {
         None => Ok(Adoption::GoesOn { batches, chunks }),
         // A marked copy brought along who worked on its original.
@@ -81,6 +83,20 @@ pub async fn adopt(store: &Store, deployment: &str) -> Result<(), StoreError> {
 /// Cancels every open batch and forgets what its chunks left at the providers, where nothing is touched: once a worker runs
 /// they end as canceled. For a copy that is not adopted yet; may be repeated.
 pub async fn drop_running(store: &Store) -> Result<(), StoreError> {
+    for store in all(store).await? {
+        drop_running_of(&store).await?;
+    }
+    Ok(())
+}
+
+/// Every namespace of this Redis.
+async fn all(store: &Store) -> Result<Vec<Store>, StoreError> {
+    let mut names = store.namespaces().await?;
+    names.insert(Namespaces::DEFAULT.to_owned());
+    Ok(names.iter().map(|name| store.of(name)).collect())
+}
+
+async fn drop_running_of(store: &Store) -> Result<(), StoreError> {
     for batch in store.open_batches().await? {
         store.cancel(batch).await?;
         for chunk in under_way(store, batch).await? {

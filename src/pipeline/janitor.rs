@@ -252,8 +252,9 @@ impl Walk<'_> {
         while let Some(line) = lines.next().await {
             let line = line?;
             let Some(id) = WireId::read(&line.custom_id, &self.home) else {
-                if !ours && batch.label == Label::Unkept {
-                    return Ok(Look::Foreign); // the first line tells, and no other is looked at
+                if !ours && (batch.label == Label::Unkept || WireId::is_anothers(&line.custom_id, &self.home)) {
+                    // The first line tells, and no other is looked at. Under a label of ours: another namespace's.
+                    return Ok(Look::Foreign);
                 }
                 strays += 1;
                 continue;

@@ -32,6 +32,7 @@ pub mod reconcile;
 pub mod retry;
 pub mod room;
 pub mod seal;
+pub mod spaces;
 pub mod submit;
 
 use crate::{
@@ -44,14 +45,18 @@ use online::desk::{Desk, Seats};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
-/// What every verb works with.
+/// What every verb works with: one namespace. There is one for each ([`spaces::Spaces`]); they share all but its store,
+/// its name and its times.
+#[derive(Clone)]
 pub struct Gateway {
     pub store: Store,
+    /// What else is looked into at accept: the other namespaces that the asking team reads, in its order.
+    pub also: Vec<Store>,
     /// By account name.
     pub providers: BTreeMap<String, Provider>,
     pub routes: Routes,
     pub settings: Settings,
-    pub wake: Wake,
+    pub wake: Arc<Wake>,
 }
 
 /// How an account is asked.

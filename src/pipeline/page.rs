@@ -274,7 +274,7 @@ impl PageBuilder {
         wanted.sort_unstable();
         wanted.dedup();
         if matches!(self.mode, CacheMode::Use | CacheMode::Only) {
-            let hits = gateway.store.look_up(&wanted, self.fresh_since).await?;
+            let hits = gateway.look_up(&wanted, self.fresh_since).await?;
             metrics::counter!("batchgate_cache_hits_total").increment(hits.len() as u64);
             metrics::counter!("batchgate_cache_misses_total").increment((wanted.len() - hits.len()) as u64);
             known.extend(hits.into_iter().map(|(key, answer)| (key, Known::Answered(answer))));

@@ -45,17 +45,22 @@ pub async fn pause(gateway: &Gateway, scope: &Scope, by: &str) -> Result<Paused,
     Ok(paused)
 }
 
-/// Ends a pause, and what waited for it goes on. False if there was none.
+/// Ends a pause; what waited for it is to be woken in every namespace. False if there was none.
 pub async fn resume(gateway: &Gateway, scope: &Scope, by: &str) -> Result<bool, StoreError> {
     let was = gateway.store.resume(scope).await?;
     if was {
         tracing::warn!(%scope, by, "resumed by hand");
     }
-    // Also where it was over already: who ended it may have died before he said so.
+    Ok(was)
+}
+
+/// Has what waited for a pause go on, in one namespace; also where it was over already: who ended it may have died before
+/// he said so.
+pub async fn wake(gateway: &Gateway, scope: &Scope) -> Result<(), StoreError> {
     for account in gateway.providers.keys() {
         if !matches!(scope, Scope::Provider(name) if name != account) {
             account::wake_all(gateway, account).await?;
         }
     }
-    Ok(was)
+    Ok(())
 }

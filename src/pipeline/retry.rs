@@ -23,7 +23,7 @@ use crate::{
         team::Team,
     },
     store::{
-        StoreError,
+        Store, StoreError,
         idempotency::Lock,
         record::{Again, Unanswered},
     },
@@ -55,6 +55,8 @@ impl From<StoreError> for RetryError {
 /// A batch on its way in that is fed by an earlier one. Its submission must be finished or abandoned.
 pub struct Retry<'g> {
     gateway: &'g Gateway,
+    /// Where the old batch is: the team may have written elsewhere then.
+    from: &'g Store,
     of: BatchId,
     /// Results that must be found.
     unanswered: u64,
@@ -78,7 +80,7 @@ impl<'g> Retry<'g> {
     pub async fn begin(
         gateway: &'g Gateway,
         team: &Team,
-        of: BatchId,
+        (from, of): (&'g Store, BatchId),
         old: &Progress,
         lock: Option<Lock>,
     ) -> Result<Retry<'g>, RetryError> {
@@ -92,12 +94,12 @@ impl<'g> Retry<'g> {
         let submission = Submission::again(gateway, team, of, old, lock).await?;
         let (in_run, salt, shares) = (old.run.is_some(), old.terms.salt.clone(), old.terms.repeats == Repeats::Share);
         let (seen, latest) = Default::default();
-        Ok(Retry { gateway, of, unanswered, submission, in_run, salt, shares, seen, latest, taken: 0, asked: 0 })
+        Ok(Retry { gateway, from, of, unanswered, submission, in_run, salt, shares, seen, latest, taken: 0, asked: 0 })
     }
 
     /// Feeds the submission to its end.
     pub async fn fill(&mut self) -> Result<(), RetryError> {
-        let store = &self.gateway.store;
+        let store = self.from;
         for (page, row) in store.unanswered_pages(self.of).await? {
             for frame in 0..row.frames {
                 let Some(records) = store.unanswered_frame(self.of, page, &row, frame).await? else {
@@ -117,7 +119,7 @@ impl<'g> Retry<'g> {
 
     /// Something is not there: the batch was deleted under our eyes, or what was stored is damaged.
     async fn lacking(&self) -> Result<RetryError, StoreError> {
-        let gone = self.gateway.store.progress(self.of).await?.is_none();
+        let gone = self.from.progress(self.of).await?.is_none();
         let why = format!("{} results lack an answer, {} were kept", self.unanswered, self.taken);
         Ok(if gone { RetryError::Gone } else { StoreError::corrupt(self.of.to_string(), why).into() })
     }

@@ -1,7 +1,7 @@
 //! Room in Redis for what a batch will bring: reserved at accept, so that no harvest finds it full. Where there is none the
 //! cache gives way first, and only then is a batch refused.
 
-use super::{Gateway, submit::SubmitError};
+use super::{Gateway, spaces::Spaces, submit::SubmitError};
 use crate::store::{
     StoreError,
     room::{CacheSize, Removed},
@@ -48,26 +48,43 @@ pub async fn give_way(gateway: &Gateway) {
     }
 }
 
-/// A job of the clock that one process does for all: keeps the cache within `BATCHGATE_CACHE_MAX`.
-pub async fn trim_cache(gateway: &Gateway) -> Result<(), StoreError> {
-    match gateway.store.turn("cache", LOOK).await {
+/// A job of the clock that one process does for all: keeps the caches of all namespaces together within
+/// `BATCHGATE_CACHE_MAX`, in a cluster on each node.
+pub async fn trim_cache(spaces: &Spaces) -> Result<(), StoreError> {
+    match spaces.common().store.turn("cache", LOOK).await {
         Ok(false) => return Ok(()),
         Ok(true) => {}
         Err(error) if error.is_full() => {} // all the more reason
         Err(error) => return Err(error),
     }
+    let (mut whole, mut done) = (CacheSize::default(), Ok(()));
+    for gateway in spaces.one_per_node() {
+        match trim_node(&gateway).await {
+            Ok(CacheSize { entries, bytes }) => {
+                whole = CacheSize { entries: whole.entries + entries, bytes: whole.bytes + bytes };
+            }
+            Err(error) => done = Err(error),
+        }
+    }
+    metrics::gauge!("batchgate_cache_entries").set(whole.entries as f64);
+    metrics::gauge!("batchgate_cache_bytes").set(whole.bytes as f64);
+    done
+}
+
+/// How large the cache was.
+async fn trim_node(gateway: &Gateway) -> Result<CacheSize, StoreError> {
     let size = gateway.store.cache_size().await?;
-    tell(size);
     let max = gateway.store.room().await?.max;
-    let Some(most) = gateway.settings.cache_max.bytes(max).filter(|most| size.bytes > *most) else { return Ok(()) };
-    // A little below, so that it does not begin anew with every answer.
-    shrink(gateway, size.bytes - (most - most / 20), "max").await
+    if let Some(most) = gateway.settings.cache_max.bytes(max).filter(|most| size.bytes > *most) {
+        // A little below, so that it does not begin anew with every answer.
+        shrink(gateway, size.bytes - (most - most / 20), "max").await?;
+    }
+    Ok(size)
 }
 
 /// Removes nothing where even the whole cache would not be enough: it would cost money and help nobody.
 async fn shrink_if_enough(gateway: &Gateway, bytes: u64, why: &'static str) -> Result<(), StoreError> {
     let size = gateway.store.cache_size().await?;
-    tell(size);
     if size.bytes + size.bytes / ABOUT < bytes { Ok(()) } else { shrink(gateway, bytes, why).await }
 }
 
@@ -76,9 +93,4 @@ async fn shrink(gateway: &Gateway, bytes: u64, why: &'static str) -> Result<(), 
     tracing::info!(entries, freed, wanted = bytes, why, "cached answers gave way");
     metrics::counter!("batchgate_cache_removed_total", "reason" => why).increment(entries);
     Ok(())
-}
-
-fn tell(size: CacheSize) {
-    metrics::gauge!("batchgate_cache_entries").set(size.entries as f64);
-    metrics::gauge!("batchgate_cache_bytes").set(size.bytes as f64);
 }

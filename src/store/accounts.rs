@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Tries at a swap; with dozens of workers at one account a few are lost.
 const SWAPS: u32 = 50;
+/// Longest wait for another namespace's node.
+const ANOTHERS: Duration = Duration::from_millis(500);
 const GATE_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 const BUDGET_KEPT: Duration = Duration::from_secs(31 * 24 * 60 * 60);
 /// As long as it is kept whose a provider's batch is.
@@ -64,25 +66,23 @@ impl Store {
 
     /// Tells everybody at the account whose a provider's batch is: of all namespaces.
     pub async fn tell_whose(&self, account: &str, remote: &str, chunk: ChunkId) -> Result<(), StoreError> {
-        let mut set = redis::cmd("SET");
-        set.arg(Keys::whose(account, remote)).arg(self.reservation(chunk));
-        set.arg("PX").arg(crate::clock::millis(CREATES_KEPT));
-        Ok(set.query_async(&mut self.main.clone()).await?)
+        let (key, mut set) = (Keys::whose(account, remote), redis::cmd("SET"));
+        set.arg(&key).arg(self.reservation(chunk)).arg("PX").arg(crate::clock::millis(CREATES_KEPT));
+        Ok(set.query_async(&mut self.main.of(&key)).await?)
     }
 
     /// True if a provider's batch is known to be another chunk's, of whatever namespace.
     pub async fn is_anothers(&self, account: &str, remote: &str, chunk: ChunkId) -> Result<bool, StoreError> {
-        let mut ask = redis::cmd("GET");
-        let told: Option<String> = ask.arg(Keys::whose(account, remote)).query_async(&mut self.main.clone()).await?;
+        let key = Keys::whose(account, remote);
+        let told: Option<String> = redis::cmd("GET").arg(&key).query_async(&mut self.main.of(&key)).await?;
         Ok(told.is_some_and(|owner| owner != self.reservation(chunk)))
     }
 
     /// The state's word of a chunk that is named as [`Store::reservation`] names it, of whatever namespace.
     pub async fn state_of(&self, name: &str) -> Result<Option<String>, StoreError> {
         let Some((namespace, chunk)) = name.split_once("}:") else { return Ok(None) };
-        let mut ask = redis::cmd("HGET");
-        ask.arg(Keys::chunk_of(namespace, chunk)).arg("state");
-        Ok(ask.query_async(&mut self.lease.clone()).await?)
+        let (key, mut ask) = (Keys::chunk_of(namespace, chunk), redis::cmd("HGET"));
+        Ok(ask.arg(&key).arg("state").query_async(&mut self.lease.of(&key)).await?)
     }
 
     /// Takes chunks out of a budget that are settled or gone: whoever settled them died before he said so.
@@ -115,11 +115,27 @@ impl Store {
         ChunkId::parse(name.strip_prefix(self.keys.prefix())?)
     }
 
-    /// Makes chunks of a group due, the most urgent first; how many there were.
+    /// Makes chunks of a group due, the most urgent first, so many of each namespace; how many there were. What a group
+    /// waits for is an account's, and so every namespace's.
     pub async fn wake(&self, group: &str, most: usize) -> Result<usize, StoreError> {
-        let mut call = script!("wake").prepare_invoke();
-        call.key(self.keys.held(group)).key(self.keys.delayed()).arg(most);
-        Ok(call.invoke_async(&mut self.lease.clone()).await?)
+        let mut woken = 0;
+        for keys in self.in_use.all() {
+            let (held, mut call) = (keys.held(group), script!("wake").prepare_invoke());
+            call.key(&held).key(keys.delayed()).arg(most);
+            let mut link = self.lease.of(&held);
+            let waking = call.invoke_async::<usize>(&mut link);
+            if keys.prefix() == self.keys.prefix() {
+                woken += waking.await?;
+                continue;
+            }
+            // Its chunks come back by themselves, and ours must not wait for its node.
+            match tokio::time::timeout(ANOTHERS, waking).await {
+                Ok(Ok(count)) => woken += count,
+                Ok(Err(error)) => tracing::debug!(%error, "wake another namespace"),
+                Err(_) => tracing::debug!("another namespace's node does not answer; it is woken by its own clock"),
+            }
+        }
+        Ok(woken)
     }
 
     /// Makes chunks due that wait in turns for one thing, so that each team's come when it is theirs: of every team the most
@@ -134,14 +150,15 @@ impl Store {
     async fn read_with_time(&self, key: &str) -> Result<(String, Millis), StoreError> {
         let mut pipe = redis::pipe();
         pipe.get(key).cmd("TIME");
-        let told = pipe.query_async(&mut self.lease.clone()).await.map_err(StoreError::from);
+        let mut link = self.lease.of(key);
+        let told = pipe.query_async(&mut link).await.map_err(StoreError::from);
         let (text, (seconds, micros)): (Option<String>, (u64, u64)) = match told {
             // Of another type, or no text at all: out of the way with it, for every chunk of the account looks here.
             Err(StoreError::Corrupt { .. }) => {
                 tracing::error!(key, "cannot be read; moved out of the way, and learnt anew");
                 self.lay_down(key).await?;
-                redis::cmd("UNLINK").arg(key).query_async::<()>(&mut self.lease.clone()).await?;
-                pipe.query_async(&mut self.lease.clone()).await?
+                redis::cmd("UNLINK").arg(key).query_async::<()>(&mut link).await?;
+                pipe.query_async(&mut link).await?
             }
             told => told?,
         };
@@ -167,7 +184,7 @@ impl Store {
             }
             let mut call = script!("swap").prepare_invoke();
             call.key(key).arg(&before).arg(&after).arg(crate::clock::millis(kept));
-            if call.invoke_async::<u8>(&mut self.lease.clone()).await? == 1 {
+            if call.invoke_async::<u8>(&mut self.lease.of(key)).await? == 1 {
                 return Ok(said);
             }
         }

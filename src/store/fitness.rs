@@ -4,17 +4,19 @@
 use super::{Store, StoreError};
 use redis::{ErrorKind, ServerErrorKind};
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What was found out, shared by all clones of a store.
+/// What was found out of each node, shared by all namespaces.
 #[derive(Clone, Default)]
-pub(super) struct Fitness(Arc<Mutex<Findings>>);
+pub(super) struct Fitness(Arc<Mutex<BTreeMap<String, Findings>>>);
 
 #[derive(Default)]
 struct Findings {
     run_id: Option<String>,
+    /// What it acknowledges outlives a crash of its own.
+    durable: bool,
     /// Why nothing is begun on this Redis.
     unfit: Option<String>,
     /// What the log has been told of this one.
@@ -24,10 +26,12 @@ struct Findings {
 impl Store {
     /// Why nothing new may be begun on this Redis, until somebody puts it right.
     pub fn unfit(&self) -> Option<String> {
-        self.fitness.0.lock().unwrap_or_else(PoisonError::into_inner).unfit.clone()
+        let findings = self.fitness.0.lock().unwrap_or_else(PoisonError::into_inner);
+        findings.get(&self.node()).and_then(|findings| findings.unfit.clone())
     }
 
-    /// Looks at the policy and at what a crash of Redis would cost, and says what is new.
+    /// Looks at the policy and at what a crash of Redis would cost, and says what is new. In a cluster, of the node that
+    /// holds this namespace.
     pub async fn check(&self) -> Result<(), StoreError> {
         let info = match redis::cmd("INFO").query_async::<String>(&mut self.main.clone()).await {
             Ok(info) => Some(info),
@@ -35,7 +39,13 @@ impl Store {
             Err(error) => return Err(error.into()),
         };
         let facts = info.as_deref().map(facts);
-        self.fitness.0.lock().unwrap_or_else(PoisonError::into_inner).judge(facts.as_ref());
+        let mut nodes = self.fitness.0.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.entry(self.node()).or_default().judge(facts.as_ref());
+        if facts.is_some() {
+            let (durable, unfit) = (nodes.values().all(|n| n.durable), nodes.values().any(|n| n.unfit.is_some()));
+            metrics::gauge!("batchgate_redis_durable").set(f64::from(u8::from(durable)));
+            metrics::gauge!("batchgate_redis_unfit").set(f64::from(u8::from(unfit)));
+        }
         Ok(())
     }
 }
@@ -80,8 +90,7 @@ impl Findings {
         if fact("aof_last_write_status") == "err" && self.told.insert("disk") {
             tracing::error!("this redis cannot write its append-only file: make room on its disk");
         }
-        let lasts = file && fact("aof_last_write_status") != "err";
-        metrics::gauge!("batchgate_redis_durable").set(f64::from(u8::from(lasts)));
+        self.durable = file && fact("aof_last_write_status") != "err";
     }
 
     fn judge_policy(&mut self, policy: &str) {
@@ -95,7 +104,6 @@ impl Findings {
             }
             self.unfit = unfit;
         }
-        metrics::gauge!("batchgate_redis_unfit").set(f64::from(u8::from(self.unfit.is_some())));
         if policy.starts_with("volatile-") && self.told.insert("evicts") {
             tracing::warn!(
                 policy,

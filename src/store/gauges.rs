@@ -14,6 +14,22 @@ pub struct Queue {
     pub oldest: Option<Duration>,
 }
 
+impl Queue {
+    /// The same of several namespaces, as one.
+    pub fn sum(all: impl IntoIterator<Item = Queue>) -> Vec<Queue> {
+        let mut sums: Vec<Queue> = Vec::new();
+        for queue in all {
+            match sums.iter_mut().find(|sum| sum.name == queue.name) {
+                Some(sum) => {
+                    *sum = Queue { depth: sum.depth + queue.depth, oldest: sum.oldest.max(queue.oldest), ..*sum }
+                }
+                None => sums.push(queue),
+            }
+        }
+        sums
+    }
+}
+
 /// Redis's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {

@@ -52,7 +52,7 @@ impl Store {
     pub async fn home(&self) -> Result<(Option<Home>, Option<Restored>), StoreError> {
         let mut pipe = redis::pipe();
         pipe.hgetall(Keys::home()).hgetall(Keys::restored());
-        let (home, mark): (Fields, Fields) = pipe.query_async(&mut self.lease.clone()).await?;
+        let (home, mark): (Fields, Fields) = pipe.query_async(&mut self.lease.of(Keys::home())).await?;
         Ok(read(&home, &mark))
     }
 
@@ -61,7 +61,7 @@ impl Store {
         let mut call = script!("settle_in").prepare_invoke();
         call.key(Keys::home()).key(Keys::restored());
         call.arg(deployment).arg(&self.place).arg(clock::rfc3339(clock::now_ms()));
-        call.invoke_async::<u8>(&mut self.lease.clone()).await?;
+        call.invoke_async::<u8>(&mut self.lease.of(Keys::home())).await?;
         Ok(())
     }
 
@@ -76,19 +76,19 @@ impl Store {
         }
         let fields = [("deployment", deployment), ("since", &now), (&place, &now)];
         pipe.hset_multiple(Keys::home(), &fields).ignore().del(Keys::restored()).ignore();
-        Ok(pipe.query_async(&mut self.lease.clone()).await?)
+        Ok(pipe.query_async(&mut self.lease.of(Keys::home())).await?)
     }
 
     /// Says that a gateway of this deployment works here.
     pub async fn note_at_work(&self, deployment: &str) -> Result<(), StoreError> {
         let mut set = redis::cmd("SET");
         set.arg(Keys::at_work()).arg(deployment).arg("PX").arg(clock::millis(AT_WORK));
-        Ok(set.query_async(&mut self.lease.clone()).await?)
+        Ok(set.query_async(&mut self.lease.of(Keys::at_work())).await?)
     }
 
     /// The deployment whose gateway worked here in the last ten seconds.
     pub async fn at_work(&self) -> Result<Option<String>, StoreError> {
-        Ok(redis::cmd("GET").arg(Keys::at_work()).query_async(&mut self.lease.clone()).await?)
+        Ok(redis::cmd("GET").arg(Keys::at_work()).query_async(&mut self.lease.of(Keys::at_work())).await?)
     }
 
     /// All batches that have not ended.

@@ -1,6 +1,12 @@
 //! A Redis as `batchgate check` finds it: looked at and judged by others, so nothing is refused here and nothing written.
 
-use super::{CONNECT_TIMEOUT, StoreError, fitness::is_forbidden, home, keys::Keys};
+use super::{
+    CONNECT_TIMEOUT, StoreError,
+    cluster::{Topology, slot},
+    fitness::is_forbidden,
+    home,
+    keys::Keys,
+};
 use crate::{
     clock::Millis,
     domain::home::{Home, Restored},
@@ -42,7 +48,9 @@ pub async fn inspect(url: &str) -> Result<Inspection, StoreError> {
     let place = home::place(&info);
     let config =
         AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE)).set_connection_timeout(Some(CONNECT_TIMEOUT));
-    let client = redis::Client::open(info)?;
+    // Of a cluster, the node that knows its home.
+    let topology = Topology::ask(info).await?;
+    let client = topology.client(&topology.owner(slot(Keys::home()))?)?;
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     let said = match redis::cmd("INFO").query_async::<String>(&mut connection).await {
         Ok(said) => said,

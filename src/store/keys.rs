@@ -1,6 +1,7 @@
 //! Every key string of ours in Redis, one doc line each: who writes, who reads, when it dies.
 //!
-//! Keys carry a hash tag, `{<namespace>}`, so that a script or MULTI never spans two slots of a cluster.
+//! Keys carry a hash tag, so that a script or MULTI never spans two slots of a cluster: `{<namespace>}`, `{acct:<account>}`, or
+//! `{sys}` for what is neither's.
 
 use crate::domain::{
     id::{BatchId, ChunkId, Token},
@@ -35,9 +36,9 @@ impl Keys {
         self.of(format_args!("c:{key}"))
     }
 
-    /// What every answer's key begins with: for looks at the cache as a whole.
-    pub fn all_cached(&self) -> String {
-        self.of(format_args!("c:"))
+    /// Whether a key is an answer's, of whatever namespace: for looks at the cache as a whole.
+    pub fn is_cached(key: &str) -> bool {
+        key.strip_prefix('{').and_then(|rest| rest.split_once("}:")).is_some_and(|(_, rest)| rest.starts_with("c:"))
     }
 
     /// Which chunk will answer a question that is in flight, or which upload: the chunk's name, or the batch's alone. Written
@@ -116,6 +117,13 @@ impl Keys {
     /// pause, read before every create and by rounds of online prompts each second; a field goes when it is resumed.
     pub fn pauses() -> &'static str {
         "{sys}:pauses"
+    }
+
+    /// The namespaces gateways work in, or worked in (set). Written by every gateway at its start and when its
+    /// configuration is read again, read by all of them every few seconds; never dies: what is in a namespace is to be
+    /// served even if no configuration names it any more.
+    pub fn namespaces() -> &'static str {
+        "{sys}:namespaces"
     }
 
     /// When each team's keys were last used (hash: team and name of the key -> Unix ms). Written by the door at most once a

@@ -20,6 +20,26 @@ pub struct Listed {
     pub last: Option<BatchId>,
 }
 
+impl Listed {
+    /// The pages that several namespaces gave for one question, as one page of at most `limit`.
+    pub fn merge(all: Vec<Listed>, limit: usize) -> Listed {
+        // What a page did not come to may hold anything behind its end: so far, and no further, all is known.
+        let known_to = all.iter().filter(|page| page.has_more).filter_map(|page| page.last).max();
+        let mut has_more = all.iter().any(|page| page.has_more);
+        let mut batches: Vec<(BatchId, Progress)> = all.into_iter().flat_map(|page| page.batches).collect();
+        batches.sort_by_key(|(id, _)| std::cmp::Reverse(*id));
+        batches.retain(|(id, _)| known_to.is_none_or(|end| *id >= end));
+        if batches.len() > limit {
+            batches.truncate(limit);
+            has_more = true;
+            let last = batches.last().map(|(id, _)| *id);
+            return Listed { batches, has_more, last };
+        }
+        let last = known_to.or(batches.last().map(|(id, _)| *id));
+        Listed { batches, has_more, last }
+    }
+}
+
 impl Store {
     /// Batches of a team that the filter takes, newest first, behind `after` if given (which may be gone by now).
     pub async fn list(
@@ -109,5 +129,40 @@ impl Store {
             });
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(ms: u64) -> BatchId {
+        BatchId::new(ms, &[0; 10])
+    }
+
+    fn page(times: &[u64], more: Option<u64>) -> Listed {
+        let batches = times.iter().map(|ms| (id(*ms), Progress::default())).collect();
+        let last = more.or(times.last().copied()).map(id);
+        Listed { batches, has_more: more.is_some(), last }
+    }
+
+    fn merged(all: Vec<Listed>, limit: usize) -> (Vec<BatchId>, bool, Option<BatchId>) {
+        let Listed { batches, has_more, last } = Listed::merge(all, limit);
+        (batches.into_iter().map(|(id, _)| id).collect(), has_more, last)
+    }
+
+    #[test]
+    fn pages_of_several_namespaces_are_one_and_pass_over_nothing() {
+        let whole = || vec![page(&[9, 5], None), page(&[7, 3], None)];
+        assert_eq!(merged(whole(), 9), (vec![id(9), id(7), id(5), id(3)], false, Some(id(3))));
+        assert_eq!(merged(whole(), 3), (vec![id(9), id(7), id(5)], true, Some(id(5))));
+        // What is behind 5 in the first is not known yet, so the 3 of the second has to wait.
+        assert_eq!(
+            merged(vec![page(&[9, 5], Some(5)), page(&[7, 3], None)], 9),
+            (vec![id(9), id(7), id(5)], true, Some(id(5)))
+        );
+        // One looked at as many as it may and found none: the next page goes on where it stopped.
+        assert_eq!(merged(vec![page(&[], Some(8)), page(&[9, 7], None)], 9), (vec![id(9)], true, Some(id(8))));
+        assert_eq!(merged(vec![Listed::default(), Listed::default()], 9), (Vec::new(), false, None));
     }
 }

@@ -5,6 +5,7 @@ pub mod accounts;
 pub mod batches;
 pub mod cache;
 pub mod chunks;
+mod cluster;
 pub mod commit;
 mod fitness;
 pub mod gauges;
@@ -18,6 +19,7 @@ pub mod keys;
 mod link;
 pub mod listing;
 pub mod marks;
+pub mod namespaces;
 pub mod pages;
 pub mod pauses;
 pub mod queue;
@@ -33,9 +35,11 @@ pub mod unanswered;
 pub mod unreadable;
 pub mod uploads;
 
+use cluster::Topology;
 use fitness::Fitness;
 use keys::Keys;
 use link::Link;
+use namespaces::InUse;
 use redis::{
     AsyncConnectionConfig, IntoConnectionInfo,
     aio::{ConnectionManagerConfig, MultiplexedConnection},
@@ -99,10 +103,10 @@ impl StoreError {
     }
 }
 
-/// One namespace in one Redis.
+/// One namespace in one Redis, or in one cluster: there it lives on the node that owns its hash tag. What it asks without
+/// a key (the time, the memory, a walk over all keys) is that node's word.
 #[derive(Clone)]
 pub struct Store {
-    client: redis::Client,
     /// Reads, accept and harvest.
     main: Link,
     /// Claims and leases, so that they never wait behind a large write.
@@ -115,6 +119,8 @@ pub struct Store {
     /// Added to Redis's clock in every script; 0 outside tests.
     pub skew_ms: u64,
     fitness: Fitness,
+    /// The namespaces of this Redis, as far as this process knows.
+    in_use: InUse,
 }
 
 impl Store {
@@ -127,16 +133,17 @@ impl Store {
         let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
         info = info.set_tcp_settings(tcp);
         let place = home::place(&info);
-        let client = redis::Client::open(info)?;
+        let topology = Arc::new(Topology::ask(info).await?);
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(RESPONSE_TIMEOUT))
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_number_of_retries(2)
             .set_max_delay(Duration::from_secs(1));
-        let main = Link::connect(&client, config.clone()).await?;
-        let lease = Link::connect(&client, config).await?;
-        let (keys, fitness) = (Keys::new(namespace), Fitness::default());
-        let store = Store { client, main, lease, place, keys, server: Arc::default(), skew_ms: 0, fitness };
+        let keys = Keys::new(namespace);
+        let main = Link::connect(&topology, config.clone(), keys.prefix()).await?;
+        let lease = Link::connect(&topology, config, keys.prefix()).await?;
+        let (server, fitness, in_use) = (Arc::default(), Fitness::default(), InUse::new(namespace));
+        let store = Store { main, lease, place, keys, server, skew_ms: 0, fitness, in_use };
         store.check().await?;
         match store.unfit() {
             Some(why) => Err(StoreError::corrupt("maxmemory-policy", why)),
@@ -147,12 +154,25 @@ impl Store {
         }
     }
 
+    /// Another namespace of the same Redis, over the same connections.
+    pub fn of(&self, namespace: &str) -> Store {
+        let keys = Keys::new(namespace);
+        self.in_use.note(namespace);
+        let (main, lease) = (self.main.of(keys.prefix()), self.lease.of(keys.prefix()));
+        Store { main, lease, keys, server: Arc::default(), ..self.clone() }
+    }
+
+    /// The node of a cluster that holds this namespace now; empty for a Redis alone, or while nobody does.
+    pub fn node(&self) -> String {
+        self.main.node().unwrap_or_default()
+    }
+
     /// A connection of its own, for WATCH: on a shared one other commands would interleave.
     async fn dedicated(&self) -> Result<MultiplexedConnection, StoreError> {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(Some(RESPONSE_TIMEOUT))
             .set_connection_timeout(Some(CONNECT_TIMEOUT));
-        Ok(self.client.get_multiplexed_async_connection_with_config(&config).await?)
+        Ok(self.main.client().await?.get_multiplexed_async_connection_with_config(&config).await?)
     }
 
     pub async fn ping(&self) -> Result<(), StoreError> {

@@ -15,7 +15,7 @@ impl Store {
     pub async fn pauses(&self) -> Result<Vec<Paused>, StoreError> {
         let mut hgetall = redis::cmd("HGETALL");
         hgetall.arg(Keys::pauses());
-        let stored: BTreeMap<String, String> = hgetall.query_async(&mut self.lease.clone()).await?;
+        let stored: BTreeMap<String, String> = hgetall.query_async(&mut self.lease.of(Keys::pauses())).await?;
         let read = |(id, text): (&String, &String)| Some(Paused { scope: Scope::parse(id)?, told: read(id, text) });
         Ok(stored.iter().filter_map(read).collect())
     }
@@ -26,7 +26,7 @@ impl Store {
         let text = format!("{VERSION}{}", serde_json::to_string(&told).expect("our own shapes serialize"));
         let mut pipe = redis::pipe();
         pipe.atomic().hset_nx(Keys::pauses(), &id, text).hget(Keys::pauses(), &id);
-        let (news, stored): (bool, String) = pipe.query_async(&mut self.lease.clone()).await?;
+        let (news, stored): (bool, String) = pipe.query_async(&mut self.lease.of(Keys::pauses())).await?;
         Ok((Paused { scope: scope.clone(), told: read(&id, &stored) }, news))
     }
 
@@ -34,7 +34,7 @@ impl Store {
     pub async fn resume(&self, scope: &Scope) -> Result<bool, StoreError> {
         let mut hdel = redis::cmd("HDEL");
         hdel.arg(Keys::pauses()).arg(scope.to_string());
-        Ok(hdel.query_async(&mut self.lease.clone()).await?)
+        Ok(hdel.query_async(&mut self.lease.of(Keys::pauses())).await?)
     }
 }
 

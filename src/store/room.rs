@@ -5,7 +5,7 @@
 //! hundred keys the entries idle for longest, so nearly, not exactly, the least recently used. Redis counts idle time in
 //! seconds, and from its own start.
 
-use super::{Store, StoreError, script};
+use super::{Store, StoreError, keys::Keys, script};
 use crate::{
     clock,
     domain::{estimate::Learnt, prompt::Endpoint, room::Room},
@@ -62,19 +62,28 @@ struct Look {
 }
 
 impl Store {
-    /// Where Redis does not tell its memory, there is no bound.
+    /// Where Redis does not tell its memory, there is no bound. What is promised in other namespaces of the same Redis takes
+    /// room as well.
     pub async fn room(&self) -> Result<Room, StoreError> {
         let memory = self.memory().await?;
-        let reserved: Option<u64> =
-            redis::cmd("GET").arg(self.keys.reserved()).query_async(&mut self.main.clone()).await?;
-        Ok(Room { used: memory.used, max: memory.max, reserved: reserved.unwrap_or(0) })
+        let (mut ask, here) = (redis::pipe(), self.node());
+        ask.get(self.keys.reserved());
+        let others = self.in_use.all().into_iter().filter(|keys| keys.prefix() != self.keys.prefix());
+        for keys in others.filter(|keys| self.main.of(keys.prefix()).node().is_ok_and(|node| node == here)) {
+            ask.get(keys.reserved());
+        }
+        let told: Vec<Option<u64>> = ask.query_async(&mut self.main.clone()).await?;
+        let mut promised = told.into_iter().map(|bytes| bytes.unwrap_or(0));
+        let reserved = promised.next().unwrap_or(0);
+        Ok(Room { used: memory.used, max: memory.max, reserved, elsewhere: promised.sum() })
     }
 
+    /// Of all namespaces of this Redis together.
     pub async fn cache_size(&self) -> Result<CacheSize, StoreError> {
         Ok(self.look_around().await?.size)
     }
 
-    /// Removes about so many bytes of cache entries, least recently used first, for two seconds at most. Costs money
+    /// Removes about so many bytes of cache entries, of whatever namespace, least recently used first, for two seconds at most. Costs money
     /// later and never an answer: no batch reads the cache once it is accepted.
     pub async fn shrink_cache(&self, bytes: u64) -> Result<Removed, StoreError> {
         let (began, mut removed, mut in_vain) = (Instant::now(), Removed::default(), 0);
@@ -95,7 +104,14 @@ impl Store {
                 removed.entries += 1;
                 names.push(entry.name);
             }
-            self.unlink(&names).await?;
+            // One by one: they may be of several namespaces, and a command is of one.
+            let mut pipe = redis::pipe();
+            for name in &names {
+                pipe.unlink(name).ignore();
+            }
+            if !names.is_empty() {
+                pipe.query_async::<()>(&mut self.main.clone()).await?;
+            }
         }
         Ok(removed)
     }
@@ -109,10 +125,9 @@ impl Store {
         let drawn: Vec<Value> = draw.query_async(&mut self.main.clone()).await?;
         let mut drawn = drawn.into_iter();
         let keys: u64 = drawn.next().and_then(|size| from_redis_value(size).ok()).unwrap_or(0);
-        let cached = self.keys.all_cached();
         let mut times: BTreeMap<String, u64> = BTreeMap::new();
         for name in drawn.filter_map(|name| from_redis_value::<Option<String>>(name).ok().flatten()) {
-            if name.starts_with(&cached) {
+            if Keys::is_cached(&name) {
                 *times.entry(name).or_default() += 1;
             }
         }

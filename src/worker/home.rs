@@ -5,7 +5,7 @@ use super::trouble::Trouble;
 use crate::{
     domain::home::Standing,
     lifecycle::{Heartbeats, Tasks},
-    pipeline::{Gateway, account, home},
+    pipeline::{account, home, spaces::Spaces},
     store::StoreError,
 };
 use std::{sync::Arc, time::Duration};
@@ -18,13 +18,14 @@ const ROUND: Duration = Duration::from_secs(120);
 /// Looks what this Redis is, starts to work if it is the original, and goes on looking. `workers`: chunks stepped at once;
 /// none for a process that never works.
 pub async fn start(
-    gateway: &Arc<Gateway>,
+    spaces: &Arc<Spaces>,
     tasks: &Tasks,
     beats: &Heartbeats,
     workers: Option<usize>,
 ) -> Result<watch::Receiver<Standing>, StoreError> {
-    let watcher = Watcher { gateway: Arc::clone(gateway), tasks: tasks.clone(), beats: beats.clone(), workers };
-    let standing = home::standing(gateway, workers.is_some()).await?;
+    let watcher = Watcher { spaces: Arc::clone(spaces), tasks: tasks.clone(), beats: beats.clone(), workers };
+    let standing = home::standing(spaces.common(), workers.is_some()).await?;
+    spaces.learn(standing == Standing::Original).await?;
     match &standing {
         Standing::Original => watcher.begin_work().await?,
         Standing::Copy(sign) => {
@@ -42,7 +43,7 @@ pub async fn start(
 }
 
 struct Watcher {
-    gateway: Arc<Gateway>,
+    spaces: Arc<Spaces>,
     tasks: Tasks,
     beats: Heartbeats,
     workers: Option<usize>,
@@ -51,8 +52,8 @@ struct Watcher {
 impl Watcher {
     async fn begin_work(&self) -> Result<(), StoreError> {
         if let Some(workers) = self.workers {
-            account::probe_at_start(&self.gateway).await?;
-            super::start(&self.gateway, &self.tasks, &self.beats, workers);
+            account::probe_at_start(self.spaces.common()).await?;
+            super::start(&self.spaces, &self.tasks, &self.beats, workers);
         }
         Ok(())
     }
@@ -75,7 +76,7 @@ impl Watcher {
     }
 
     async fn look(&self, tell: &watch::Sender<Standing>) -> Result<bool, StoreError> {
-        let now = home::standing(&self.gateway, self.workers.is_some()).await?;
+        let now = home::standing(self.spaces.common(), self.workers.is_some()).await?;
         if now == *tell.borrow() {
             return Ok(true);
         }

@@ -7,18 +7,20 @@
 
 mod guard;
 pub mod home;
+mod rounds;
 mod step;
 mod trouble;
 
 use crate::{
-    domain::id::Token,
+    domain::{home::Standing, id::Token},
     lifecycle::{Heartbeats, Tasks},
-    pipeline::{Gateway, janitor, online::desk::Seat, poison, reconcile, room, seal},
+    pipeline::{Gateway, janitor, online::desk::Seat, poison, reconcile, room, seal, spaces::Spaces},
     store::{StoreError, queue::Claim},
 };
 use guard::{Busy, Guard};
+use rounds::Rounds;
 use std::{sync::Arc, time::Duration};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use trouble::Trouble;
 
 /// Longest sleep of a loop that found nothing to do.
@@ -29,9 +31,8 @@ const BUSY: Duration = Duration::from_millis(20);
 const FIRST_PASS: Duration = Duration::from_secs(30);
 /// Longest time between two looks whose turn a job of the clock is, and between two ticks of a long one.
 const TURN: Duration = Duration::from_secs(5);
-/// Between two looks at whether Redis may be trusted, and a claim's wait while it may not.
+/// Between two looks at whether Redis may be trusted.
 const CARE: Duration = Duration::from_secs(5);
-const UNFIT: Duration = Duration::from_secs(1);
 
 /// A round of the claim loop is one script; while all slots are taken it goes round all the same.
 const CLAIM_ROUND: Duration = Duration::from_secs(60);
@@ -40,32 +41,36 @@ const SEAL_ROUND: Duration = Duration::from_secs(120);
 /// A chore may remove a million prompts, page by page.
 const SWEEP_ROUND: Duration = Duration::from_secs(300);
 
-/// Starts the worker's loops; they end when the tasks are told to stop.
-fn start(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats, workers: usize) {
+/// Starts the worker's loops; they end when the tasks are told to stop. Each serves all namespaces.
+fn start(spaces: &Arc<Spaces>, tasks: &Tasks, beats: &Heartbeats, workers: usize) {
     beats.expect("claim", CLAIM_ROUND);
     beats.expect("seal", SEAL_ROUND);
     beats.expect("sweep", SWEEP_ROUND);
-    let (slots, main) = (Arc::new(Semaphore::new(workers)), Arc::clone(gateway));
+    let (slots, main) = (Arc::new(Semaphore::new(workers)), Arc::clone(spaces));
     let (claim_tasks, claim_beats) = (tasks.clone(), beats.clone());
-    tasks.spawn_loop("claim", async move { claim_loop(main, slots, claim_tasks, claim_beats).await });
-    let (main, seal_tasks, seal_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+    tasks.spawn_loop("claim", async move { claim_loop(&main, slots, claim_tasks, claim_beats).await });
+    let (main, seal_tasks, seal_beats) = (Arc::clone(spaces), tasks.clone(), beats.clone());
     tasks.spawn_loop("seal", async move { seal_loop(&main, &seal_tasks, &seal_beats).await });
-    let (main, sweep_tasks, sweep_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+    let (main, sweep_tasks, sweep_beats) = (Arc::clone(spaces), tasks.clone(), beats.clone());
     tasks.spawn_loop("sweep", async move { sweep_loop(&main, &sweep_tasks, &sweep_beats).await });
-    let (main, janitor_tasks, janitor_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+    let (main, janitor_tasks, janitor_beats) = (Arc::clone(spaces), tasks.clone(), beats.clone());
     tasks.spawn_loop("janitor", async move { janitor_loop(&main, &janitor_tasks, &janitor_beats).await });
-    if gateway.settings.reconcile != reconcile::Mode::Off {
-        let (main, own_tasks, own_beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
+    if spaces.common().settings.reconcile != reconcile::Mode::Off {
+        let (main, own_tasks, own_beats) = (Arc::clone(spaces), tasks.clone(), beats.clone());
         tasks.spawn_loop("reconcile", async move { reconcile_loop(&main, &own_tasks, &own_beats).await });
     }
 }
 
 /// One process of all looks, each time.
-async fn reconcile_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
-    let (every, mut trouble) = (gateway.settings.reconcile_every, Trouble::of("reconcile"));
+async fn reconcile_loop(spaces: &Arc<Spaces>, tasks: &Tasks, beats: &Heartbeats) {
+    let (every, mut trouble) = (spaces.common().settings.reconcile_every, Trouble::of("reconcile"));
     while !tasks.stopping() {
-        beats.tick("reconcile");
-        match reconcile_in_turn(gateway, every).await {
+        let mut done = Ok(());
+        for gateway in spaces.all() {
+            beats.tick("reconcile");
+            done = reconcile_in_turn(&gateway, every).await.and(done);
+        }
+        match done {
             Ok(()) => {
                 trouble.over();
                 tasks.sleep((every / 2).min(TURN)).await;
@@ -83,21 +88,24 @@ async fn reconcile_in_turn(gateway: &Gateway, every: Duration) -> Result<(), Sto
     Ok(())
 }
 
-/// Looks after Redis, in every process: its policy and durability, and the room the cache takes. Ends with the tasks.
-pub fn care(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
-    let (gateway, own, beats) = (Arc::clone(gateway), tasks.clone(), beats.clone());
-    tasks.spawn_loop("care", async move { care_loop(&gateway, &own, &beats).await });
+/// Looks after Redis, in every process: its policy and durability, which namespaces it holds, and the room the cache
+/// takes. Ends with the tasks.
+pub fn care(spaces: &Arc<Spaces>, standing: &watch::Receiver<Standing>, tasks: &Tasks, beats: &Heartbeats) {
+    let (spaces, standing, own, beats) = (Arc::clone(spaces), standing.clone(), tasks.clone(), beats.clone());
+    tasks.spawn_loop("care", async move { care_loop(&spaces, &standing, &own, &beats).await });
 }
 
-async fn care_loop(gateway: &Gateway, tasks: &Tasks, beats: &Heartbeats) {
+async fn care_loop(spaces: &Spaces, standing: &watch::Receiver<Standing>, tasks: &Tasks, beats: &Heartbeats) {
     let mut trouble = Trouble::of("care");
     while !tasks.stopping() {
         beats.tick("care");
-        let round = async {
-            gateway.store.check().await?;
-            room::trim_cache(gateway).await
-        };
-        match round.await {
+        let works = *standing.borrow() == Standing::Original;
+        let mut done = spaces.learn(works).await;
+        for gateway in spaces.one_per_node() {
+            done = gateway.store.check().await.and(done);
+        }
+        done = room::trim_cache(spaces).await.and(done);
+        match done {
             Ok(()) => {
                 trouble.over();
                 tasks.sleep(CARE).await;
@@ -107,21 +115,17 @@ async fn care_loop(gateway: &Gateway, tasks: &Tasks, beats: &Heartbeats) {
     }
 }
 
-async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, beats: Heartbeats) {
-    let (mut idle, mut trouble) = (BUSY, Trouble::of("claim"));
+async fn claim_loop(spaces: &Arc<Spaces>, slots: Arc<Semaphore>, tasks: Tasks, beats: Heartbeats) {
+    let (mut idle, mut trouble, mut rounds) = (BUSY, Trouble::of("claim"), Rounds::of(spaces));
     while !tasks.stopping() {
         beats.tick("claim");
-        if gateway.store.unfit().is_some() {
-            tasks.sleep(UNFIT).await;
-            continue;
-        }
         let Ok(permit) = Arc::clone(&slots).try_acquire_owned() else {
             tasks.sleep(BUSY).await;
             continue;
         };
-        let seats = gateway.seats();
-        match gateway.store.claim(fresh_token(), gateway.settings.lease, &seats.full).await {
-            Ok(Some(claim)) => {
+        let seats = spaces.common().seats();
+        match claim(&mut rounds, &seats.full).await {
+            Ok(Some((gateway, claim))) => {
                 idle = BUSY;
                 trouble.over();
                 metrics::counter!("batchgate_claims_total").increment(1);
@@ -129,7 +133,6 @@ async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, 
                 let busy = Busy::begin();
                 let seat = seats.keep(&claim.account);
                 let permit = Some(permit).filter(|_| seat.is_none());
-                let gateway = Arc::clone(&gateway);
                 let step_tasks = tasks.clone();
                 tasks.spawn(async move {
                     work(&gateway, &step_tasks, claim, seat).await;
@@ -139,7 +142,7 @@ async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, 
             Ok(None) => {
                 trouble.over();
                 drop((seats, permit));
-                idle = rest(&tasks, &gateway.wake.chunks, idle).await;
+                idle = rest(&tasks, &spaces.common().wake.chunks, idle).await;
             }
             Err(error) => {
                 drop(seats);
@@ -147,6 +150,27 @@ async fn claim_loop(gateway: Arc<Gateway>, slots: Arc<Semaphore>, tasks: Tasks, 
             }
         }
     }
+}
+
+/// A chunk that is due, of the first namespace that has one. One that cannot be asked keeps no other from being asked.
+async fn claim(rounds: &mut Rounds, full: &[String]) -> Result<Option<(Arc<Gateway>, Claim)>, StoreError> {
+    let mut done = Ok(None);
+    for (at, gateway) in rounds.order().await {
+        if gateway.store.unfit().is_some() {
+            continue;
+        }
+        let claimed = gateway.store.claim(fresh_token(), gateway.settings.lease, full).await;
+        rounds.answered(&gateway, !is_away(&claimed));
+        match claimed {
+            Ok(None) => {}
+            Ok(Some(claim)) => {
+                rounds.had(at);
+                return Ok(Some((gateway, claim)));
+            }
+            Err(error) => done = Err(error),
+        }
+    }
+    done
 }
 
 /// Steps one claimed chunk until it is given back, and gives the claim back whatever happens.
@@ -193,33 +217,48 @@ async fn strike(gateway: &Gateway, claim: &Claim) {
     }
 }
 
-async fn seal_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
-    let (mut idle, mut trouble) = (BUSY, Trouble::of("seal"));
+async fn seal_loop(spaces: &Arc<Spaces>, tasks: &Tasks, beats: &Heartbeats) {
+    let (mut idle, mut trouble, mut rounds) = (BUSY, Trouble::of("seal"), Rounds::of(spaces));
     while !tasks.stopping() {
         beats.tick("seal");
-        match seal::seal_next(gateway, &fresh_token()).await {
+        match seal_next(&mut rounds).await {
             Ok(found) => {
                 trouble.over();
-                idle = if found { BUSY } else { rest(tasks, &gateway.wake.pages, idle).await };
+                idle = if found { BUSY } else { rest(tasks, &spaces.common().wake.pages, idle).await };
             }
             Err(error) => trouble.wait(&error, tasks).await,
         }
     }
 }
 
-async fn sweep_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
-    let mut trouble = Trouble::of("sweep");
+/// Not if it is only something in it that cannot be read.
+fn is_away<T>(done: &Result<T, StoreError>) -> bool {
+    matches!(done, Err(StoreError::Away(_)))
+}
+
+/// As [`claim`], of pages.
+async fn seal_next(rounds: &mut Rounds) -> Result<bool, StoreError> {
+    let mut done = Ok(false);
+    for (at, gateway) in rounds.order().await {
+        let sealed = seal::seal_next(&gateway, &fresh_token()).await;
+        rounds.answered(&gateway, !is_away(&sealed));
+        match sealed {
+            Ok(false) => {}
+            Ok(true) => {
+                rounds.had(at);
+                return Ok(true);
+            }
+            Err(error) => done = Err(error),
+        }
+    }
+    done
+}
+
+async fn sweep_loop(spaces: &Arc<Spaces>, tasks: &Tasks, beats: &Heartbeats) {
+    let (mut trouble, mut rounds) = (Trouble::of("sweep"), Rounds::of(spaces));
     while !tasks.stopping() {
         beats.tick("sweep");
-        let swept = async {
-            let Some(chore) = gateway.store.take_chore(Duration::from_secs(60)).await? else { return Ok(false) };
-            let done = gateway.store.do_chore(&chore, gateway.settings.lease * 2).await;
-            if matches!(done, Err(StoreError::Corrupt { .. })) {
-                gateway.store.put_off_chore(&chore, gateway.settings.lease).await?;
-            }
-            done.map(|()| true)
-        };
-        match swept.await {
+        match sweep_next(&mut rounds).await {
             Ok(found) => {
                 trouble.over();
                 if !found {
@@ -231,15 +270,46 @@ async fn sweep_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
     }
 }
 
-async fn janitor_loop(gateway: &Arc<Gateway>, tasks: &Tasks, beats: &Heartbeats) {
-    let (every, mut trouble) = (gateway.settings.janitor, Trouble::of("janitor"));
+/// As [`claim`], of chores.
+async fn sweep_next(rounds: &mut Rounds) -> Result<bool, StoreError> {
+    let mut done = Ok(false);
+    for (at, gateway) in rounds.order().await {
+        let swept = sweep(&gateway).await;
+        rounds.answered(&gateway, !is_away(&swept));
+        match swept {
+            Ok(false) => {}
+            Ok(true) => {
+                rounds.had(at);
+                return Ok(true);
+            }
+            Err(error) => done = Err(error),
+        }
+    }
+    done
+}
+
+async fn sweep(gateway: &Gateway) -> Result<bool, StoreError> {
+    let Some(chore) = gateway.store.take_chore(Duration::from_secs(60)).await? else { return Ok(false) };
+    let done = gateway.store.do_chore(&chore, gateway.settings.lease * 2).await;
+    if matches!(done, Err(StoreError::Corrupt { .. })) {
+        gateway.store.put_off_chore(&chore, gateway.settings.lease).await?;
+    }
+    done.map(|()| true)
+}
+
+async fn janitor_loop(spaces: &Arc<Spaces>, tasks: &Tasks, beats: &Heartbeats) {
+    let (every, mut trouble) = (spaces.common().settings.janitor, Trouble::of("janitor"));
     tasks.sleep((every / 20).min(FIRST_PASS)).await;
     while !tasks.stopping() {
-        beats.tick("janitor");
-        let done = match gateway.store.turn("janitor", every).await {
-            Ok(true) => pass(gateway, tasks, beats).await,
-            other => other.map(|_| ()),
-        };
+        let mut done = Ok(());
+        for gateway in spaces.all() {
+            beats.tick("janitor");
+            let passed = match gateway.store.turn("janitor", every).await {
+                Ok(true) => pass(&gateway, tasks, beats).await,
+                other => other.map(|_| ()),
+            };
+            done = passed.and(done);
+        }
         match done {
             Ok(()) => {
                 trouble.over();

@@ -13,6 +13,7 @@ mod fairness;
 mod faults;
 mod fuzz;
 mod joins;
+mod namespaces;
 mod path;
 mod pause;
 mod provenance;

@@ -37,7 +37,7 @@ async fn world(file: &str) -> World {
 }
 
 /// Submits, waits for the end and asks the oracle, as this client.
-async fn answered(client: &Client, batch: &Batch) -> (Value, Vec<Value>) {
+pub(crate) async fn answered(client: &Client, batch: &Batch) -> (Value, Vec<Value>) {
     let object = batch.post(client).await.accepted();
     let object = client.ended(id(&object)).await;
     let results = client.results(id(&object)).await;

@@ -35,11 +35,11 @@ async fn a_swapped_entry_is_never_believed(kind: Kind) {
     let keys = entries(&world).await;
     assert_eq!(keys.len(), 4);
     // Everybody gets the next one's answer.
-    world.redis.command::<String>(&["RENAME", &keys[0], "aside"]).await;
+    world.redis.command::<String>(&["RENAME", &keys[0], "{default}:aside"]).await;
     for pair in keys.windows(2) {
         world.redis.command::<String>(&["RENAME", &pair[1], &pair[0]]).await;
     }
-    world.redis.command::<String>(&["RENAME", "aside", &keys[3]]).await;
+    world.redis.command::<String>(&["RENAME", "{default}:aside", &keys[3]]).await;
     let second = check_once(&world, &four()).await;
     assert_eq!((count(&second.object, "cached"), bought(&world).await), (0, 8), "each was a miss, and asked again");
     let suspects = world.redis.keys().await.into_keys().filter(|key| key.contains(":suspect:")).count();

@@ -37,6 +37,17 @@ impl World {
     pub(crate) async fn empty(kind: Kind, env: &[(&str, &str)]) -> World {
         let dir = Dir::new();
         let redis = Redis::start(dir.path()).await;
+        World::on(dir, redis, kind, env).await
+    }
+
+    /// No gateway yet, and a Redis Cluster.
+    pub(crate) async fn clustered(kind: Kind) -> World {
+        let dir = Dir::new();
+        let redis = Redis::cluster(dir.path()).await;
+        World::on(dir, redis, kind, &[]).await
+    }
+
+    async fn on(dir: Dir, redis: Redis, kind: Kind, env: &[(&str, &str)]) -> World {
         let sim = Sim::start(kind, dir.path()).await;
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         World { gateways: Vec::new(), sim, redis, env, started: 0, dir }
