@@ -96,7 +96,6 @@ async fn find_out(held: &Held<'_>) -> Result<After, StoreError> {
         return no_provider(held).await;
     }
     let items = held.gateway.store.items(held.chunk.id).await?;
-    commit::begin(held).await?;
     let Some(found) = look(held, &items).await? else { return Ok(After::Finished) };
     fail_point!("marks_taken");
     let alone = found.others.len() + usize::from(!found.ours.is_empty()) + usize::from(!found.hits.is_empty()) == 1;
@@ -115,16 +114,20 @@ async fn find_out(held: &Held<'_>) -> Result<After, StoreError> {
     }
 }
 
-/// Looks in the cache, then at the marks, and once more in the cache for what is ours since: an answer enters it before its
-/// mark goes. None: another dispatch has the chunk.
+/// Looks at the marks, and then in the cache for what is ours since: an answer enters it before its mark goes. None: another
+/// dispatch has the chunk.
 async fn look(held: &Held<'_>, items: &[Item]) -> Result<Option<Found>, StoreError> {
-    let (store, lease, fresh_since) = (&held.gateway.store, held.lease, held.chunk.fresh_since);
+    let (store, lease) = (&held.gateway.store, held.lease);
     let keys: Vec<CacheKey> = items.iter().map(|item| item.key).collect();
-    let Some(mut hits) = store.copy_hits(lease, &keys, fresh_since).await? else { return Ok(None) };
-    let left: Vec<CacheKey> = keys.into_iter().filter(|key| !hits.contains_key(key)).collect();
-    let Some(answers) = store.take_marks(lease.chunk, &lease.token, &left).await? else { return Ok(None) };
-    let ours: Vec<CacheKey> = left.iter().filter(|key| answers.get(key) == Some(&Answers::Us)).copied().collect();
-    let Some(late) = store.copy_hits(lease, &ours, fresh_since).await? else { return Ok(None) };
+    let Some(answers) = store.take_marks(lease.chunk, &lease.token, &keys).await? else { return Ok(None) };
+    let mut ours: Vec<CacheKey> = keys.into_iter().filter(|key| answers.get(key) == Some(&Answers::Us)).collect();
+    let mut hits = HashMap::new();
+    if !ours.is_empty() {
+        commit::begin(held).await?;
+        let Some(found) = store.copy_hits(lease, &ours, held.chunk.fresh_since).await? else { return Ok(None) };
+        hits = found;
+        ours.retain(|key| !hits.contains_key(key));
+    }
     let mut others: BTreeMap<Option<ChunkId>, HashSet<CacheKey>> = BTreeMap::new();
     for (key, answers) in answers {
         match answers {
@@ -133,9 +136,7 @@ async fn look(held: &Held<'_>, items: &[Item]) -> Result<Option<Found>, StoreErr
             Answers::Upload => drop(others.entry(None).or_default().insert(key)),
         }
     }
-    let ours = ours.into_iter().filter(|key| !late.contains_key(key)).collect();
-    hits.extend(late);
-    Ok(Some(Found { hits, ours, others }))
+    Ok(Some(Found { hits, ours: ours.into_iter().collect(), others }))
 }
 
 /// Settles the chunk with what the cache had; each group of the rest goes on in a chunk of its own.

@@ -497,7 +497,7 @@ impl<'g> Submission<'g> {
         }
         keys.sort_unstable();
         keys.dedup();
-        let mut marked = store.mark(self.batch, &keys).await?;
+        let mut marked = store.mark(self.batch, &keys).await?.ok_or(SubmitError::Lost)?;
         if !mode.joins() {
             return Ok(Marked::default());
         }

@@ -10,7 +10,10 @@ use crate::domain::{
 };
 use std::collections::{HashMap, HashSet};
 
-/// The text of [`Store::moving_marks`]: inside a MULTI there is no second try for a script Redis has forgotten.
+/// An upload marks right before it becomes a batch. One that did not for so long is given up by those who wait for it.
+const SILENT_MS: u64 = 60_000;
+
+/// The text of [`Store::move_marks`]: inside a MULTI there is no second try for a script Redis has forgotten.
 pub(super) const MOVE_TEXT: &str = include_str!("scripts/move_marks.lua");
 
 /// What came of the marks an upload set.
@@ -33,15 +36,19 @@ pub enum Answers {
 }
 
 impl Store {
-    /// Marks questions of an upload; those that have a mark keep it.
-    pub async fn mark(&self, batch: BatchId, keys: &[CacheKey]) -> Result<Marked, StoreError> {
+    /// Marks questions of an upload; those that have a mark keep it. None: the upload has lapsed.
+    pub async fn mark(&self, batch: BatchId, keys: &[CacheKey]) -> Result<Option<Marked>, StoreError> {
         let (mut marked, own) = (Marked::default(), batch.hex());
         for slice in keys.chunks(KEYS_PER_LOOK) {
             let mut call = script!("mark").prepare_invoke();
+            call.key(self.keys.upload(batch)).key(self.keys.uploads());
             for key in slice {
                 call.key(self.keys.mark(key));
             }
-            let holders: Vec<String> = call.arg(&own).invoke_async(&mut self.main.clone()).await?;
+            let holders: Vec<String> = call.arg(&own).arg(self.skew_ms).invoke_async(&mut self.main.clone()).await?;
+            if holders.is_empty() {
+                return Ok(None);
+            }
             for (key, holder) in paired(slice, holders)? {
                 if holder.is_empty() {
                     marked.ours.push(*key);
@@ -50,7 +57,7 @@ impl Store {
                 }
             }
         }
-        Ok(marked)
+        Ok(Some(marked))
     }
 
     /// Says which chunk of an upload has these questions; those whose mark is another's keep it.
@@ -132,6 +139,7 @@ impl Store {
                 call.key(self.keys.mark(key));
             }
             call.arg(chunk.to_string()).arg(chunk.batch.hex()).arg(token.as_str()).arg(self.keys.prefix());
+            call.arg(self.skew_ms).arg(SILENT_MS);
             let said: Vec<String> = call.invoke_async(&mut self.main.clone()).await?;
             if said.is_empty() {
                 return Ok(None);

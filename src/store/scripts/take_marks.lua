@@ -1,10 +1,20 @@
 #!lua
 -- Finds out who answers each question of a chunk that waits, and gives it those that nobody will.
 -- KEYS  1 fence   2 uploads   3.. the marks
--- ARGV  1 chunk id   2 its batch's hex   3 token   4 key prefix
+-- ARGV  1 chunk id   2 its batch's hex   3 token   4 key prefix   5 skew ms   6 ms after which an upload that marks is silent
 -- answer: for each question the chunk that answers it, 'later' (an upload has it that is no batch yet), or '' (it is ours);
 --         or {} if another dispatch has the chunk
 if redis.call('GET', KEYS[1]) ~= ARGV[3] then return {} end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[5])
+-- It marks right before it becomes a batch. One that is silent has died, or will find its right to its pages gone.
+local function is_coming(hex)
+  if not redis.call('ZSCORE', KEYS[2], hex) then return false end
+  local marked = tonumber(redis.call('HGET', ARGV[4] .. 'u:' .. hex, 'marked') or nil)
+  if marked and now - marked <= tonumber(ARGV[6]) then return true end
+  redis.call('ZREM', KEYS[2], hex)
+  return false
+end
 local said = {}
 local function holder_of(mark)
   local holder = redis.call('GET', mark)
@@ -15,7 +25,7 @@ local function holder_of(mark)
   local there = redis.call('EXISTS', ARGV[4] .. 'b:' .. hex) == 1
   local answer = ''
   if not there then
-    if redis.call('ZSCORE', KEYS[2], hex) then answer = 'later' end
+    if is_coming(hex) then answer = 'later' end
   elseif type(state) == 'string' and state ~= 'settled' then
     answer = holder
   end
