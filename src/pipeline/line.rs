@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 pub enum Source {
     Provider,
     Cache,
+    /// Another batch's call.
+    Joined,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -12,6 +12,7 @@ mod docs;
 mod fairness;
 mod faults;
 mod fuzz;
+mod joins;
 mod path;
 mod pause;
 mod provenance;

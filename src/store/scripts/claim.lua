@@ -66,7 +66,7 @@ local function look(count)
     local id, prompts, team = string.match(member, '^(%S+) (%d+) (.*)$')
     local state = redis.pcall('HGET', prefix .. 'k:' .. id, 'state')
     local waits = state == 'planned' and not redis.call('ZSCORE', KEYS[2], id)
-    if type(state) ~= 'string' or state == 'settled' or waits then leave(id, tonumber(prompts), team) end
+    if type(state) ~= 'string' or state == 'settled' or state == 'joining' or waits then leave(id, tonumber(prompts), team) end
   end
 end
 look(LOOK)
@@ -114,9 +114,10 @@ end
 redis.call('ZREM', prefix .. 'ready:' .. best.lane, best.id)
 redis.call('ZADD', KEYS[2], now + lease, best.id)
 redis.call('SET', prefix .. 'k:' .. best.id .. ':fence', token)
-local facts = redis.pcall('HMGET', prefix .. 'k:' .. best.id, 'reclaims', 'prompts')
+local facts = redis.pcall('HMGET', prefix .. 'k:' .. best.id, 'reclaims', 'prompts', 'state')
 local prompts, team = not facts.err and tonumber(facts[2] or nil) or 0, team_of(best.lane)
-if redis.call('SADD', KEYS[4], entry(best.id, prompts, team)) == 1 then
+-- What waits for another batch's call costs its team nothing.
+if facts[3] ~= 'joining' and redis.call('SADD', KEYS[4], entry(best.id, prompts, team)) == 1 then
   redis.call('HINCRBY', KEYS[5], team, prompts)
   redis.call('PEXPIRE', KEYS[5], KEPT)
 end
