@@ -7,9 +7,11 @@ use crate::{
         check::{Answered, check_once, paid},
         claude,
         client::{Client, count, id},
-        for_both, gpt, until,
+        for_both, gpt,
+        teams::team,
+        until,
     },
-    teams::{answered, team},
+    teams::answered,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
