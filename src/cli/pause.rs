@@ -44,9 +44,9 @@ pub(crate) async fn pause(client: &Client, args: &PauseArgs) -> Result<Ending, F
     let Some(id) = args.scope.id() else { return list(client, args.door.json).await };
     let paused = client.pause(&id).await?;
     if args.door.json {
-        out::json(&paused)?
+        out::json(&paused)?;
     } else {
-        out::say(&row(&paused))?
+        out::say(&row(&paused))?;
     }
     Ok(Ending::Fine)
 }

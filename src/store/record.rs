@@ -206,6 +206,7 @@ pub fn unpack_cached(key: &CacheKey, stored: &[u8]) -> Result<Option<StoredAnswe
 }
 
 /// What a page knows of one key.
+#[expect(clippy::large_enum_variant, reason = "nearly all are answers; a box for each costs more than the failures do")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
     Answered(StoredAnswer),
