@@ -1,6 +1,7 @@
 //! The configuration: one struct, read from the environment and an optional file, all mistakes told together.
 //! The only place that reads the environment. Flags win over environment over file; secrets never print.
 
+mod strange;
 mod teams;
 mod value;
 
@@ -16,7 +17,12 @@ use crate::{
 };
 use serde::Deserialize;
 use std::{
-    collections::BTreeMap, ffi::OsString, net::SocketAddr, ops::RangeInclusive, path::Path, str::FromStr,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    net::SocketAddr,
+    ops::RangeInclusive,
+    path::Path,
+    str::FromStr,
     time::Duration,
 };
 use teams::FileTeams;
@@ -140,8 +146,9 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(environment: &Environment, file: &str) -> Result<Config, Vec<String>> {
-        let mut reader = Reader { environment, mistakes: Vec::new() };
+        let mut reader = Reader { environment, mistakes: Vec::new(), asked: BTreeSet::new() };
         let config = reader.config(file);
+        reader.mistakes.extend(strange::settings(environment, &reader.asked));
         if reader.mistakes.is_empty() { Ok(config) } else { Err(reader.mistakes) }
     }
 
@@ -153,6 +160,8 @@ impl Config {
 struct Reader<'a> {
     environment: &'a Environment,
     mistakes: Vec<String>,
+    /// Every variable that was asked for, so the names there are.
+    asked: BTreeSet<String>,
 }
 
 impl Reader<'_> {
@@ -237,6 +246,7 @@ impl Reader<'_> {
 
     /// The file's tables, and what the environment says in their place.
     fn tables(&mut self, text: &str, listen: SocketAddr) -> (Vec<AccountConfig>, Teams) {
+        let hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
         let file: File = match toml::from_str(text) {
             Ok(file) => file,
             Err(why) => {
@@ -245,7 +255,6 @@ impl Reader<'_> {
             }
         };
         let accounts = self.accounts(file.providers);
-        let hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
         let names: Vec<&str> = accounts.iter().map(|account| account.route.account.as_str()).collect();
         let teams = teams::teams(file.teams, &hashes, &names, &mut self.mistakes);
         if teams.are_open() && !listen.ip().is_loopback() {
@@ -366,6 +375,7 @@ impl Reader<'_> {
 
     /// A variable that is set to nothing is not set: compose files cannot say it otherwise.
     fn text(&mut self, name: &str) -> Option<String> {
+        self.asked.insert(name.to_owned());
         let value = self.environment.get(name).filter(|value| !value.is_empty())?;
         if value.to_str().is_none() {
             let mistake = format!("{name}: its value is not UTF-8 text; set it anew");
@@ -511,9 +521,11 @@ mod tests {
             ("BATCHGATE_POLL_MIN", "soon"),
             ("BATCHGATE_JANITOR", "0s"),
             ("BATCHGATE_KEY_HASHES", "sha256:xyz"),
+            ("BATCHGATE_LIESTEN", "127.0.0.1:80"),
         ];
         let mistakes = parse(&given, "").expect_err("nothing of it holds");
         for name in [
+            "BATCHGATE_LIESTEN is no setting: is it BATCHGATE_LISTEN?",
             "BATCHGATE_CHUNK",
             "BATCHGATE_LEASE",
             "BATCHGATE_POLL_MIN",
