@@ -2,6 +2,7 @@
 //! The only place that reads the environment. Flags win over environment over file; secrets never print.
 
 mod namespaces;
+mod strange;
 mod teams;
 mod value;
 
@@ -23,7 +24,12 @@ use crate::{
 use namespaces::FileNamespaces;
 use serde::Deserialize;
 use std::{
-    collections::BTreeMap, ffi::OsString, net::SocketAddr, ops::RangeInclusive, path::Path, str::FromStr,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    net::SocketAddr,
+    ops::RangeInclusive,
+    path::Path,
+    str::FromStr,
     time::Duration,
 };
 use teams::FileTeams;
@@ -156,8 +162,9 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(environment: &Environment, file: &str) -> Result<Config, Vec<String>> {
-        let mut reader = Reader { environment, mistakes: Vec::new() };
+        let mut reader = Reader { environment, mistakes: Vec::new(), asked: BTreeSet::new() };
         let config = reader.config(file);
+        reader.mistakes.extend(strange::settings(environment, &reader.asked));
         if reader.mistakes.is_empty() { Ok(config) } else { Err(reader.mistakes) }
     }
 
@@ -182,6 +189,8 @@ struct Tables {
 struct Reader<'a> {
     environment: &'a Environment,
     mistakes: Vec<String>,
+    /// Every variable that was asked for, so the names there are.
+    asked: BTreeSet<String>,
 }
 
 impl Reader<'_> {
@@ -273,6 +282,7 @@ impl Reader<'_> {
 
     /// The file's tables, and what the environment says in their place.
     fn tables(&mut self, text: &str, listen: SocketAddr, bounds: Bounds) -> Tables {
+        let hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
         let file: File = match toml::from_str(text) {
             Ok(file) => file,
             Err(why) => {
@@ -282,7 +292,6 @@ impl Reader<'_> {
         };
         let namespaces = namespaces::terms(file.namespaces, &mut self.mistakes);
         let accounts = self.accounts(file.providers);
-        let hashes = self.list("BATCHGATE_KEY_HASHES", key_hash);
         let names: Vec<&str> = accounts.iter().map(|account| account.route.account.as_str()).collect();
         let teams = teams::teams(file.teams, &hashes, &names, bounds, &mut self.mistakes);
         if teams.are_open() && !listen.ip().is_loopback() {
@@ -403,6 +412,7 @@ impl Reader<'_> {
 
     /// A variable that is set to nothing is not set: compose files cannot say it otherwise.
     fn text(&mut self, name: &str) -> Option<String> {
+        self.asked.insert(name.to_owned());
         let value = self.environment.get(name).filter(|value| !value.is_empty())?;
         if value.to_str().is_none() {
             let mistake = format!("{name}: its value is not UTF-8 text; set it anew");
@@ -554,9 +564,11 @@ mod tests {
             ("BATCHGATE_POLL_MIN", "soon"),
             ("BATCHGATE_JANITOR", "0s"),
             ("BATCHGATE_KEY_HASHES", "sha256:xyz"),
+            ("BATCHGATE_LIESTEN", "127.0.0.1:80"),
         ];
         let mistakes = parse(&given, "").expect_err("nothing of it holds");
         for name in [
+            "BATCHGATE_LIESTEN is no setting: is it BATCHGATE_LISTEN?",
             "BATCHGATE_CHUNK",
             "BATCHGATE_LEASE",
             "BATCHGATE_POLL_MIN",

@@ -1,7 +1,8 @@
 //! LEAF: places where a build for tests can be told to die, to stand still or to fail. The feature `failpoints` is what
 //! makes such a build; without it [`fail_point!`] is nothing, and so is this module.
 //!
-//! To add a place: a line in [`POINTS`], `fail_point!("its_name");` at the seam, and a row in `tests/it/faults/seams.rs`.
+//! To add a place: a line in [`POINTS`], `fail_point!("its_name");` at the seam, and a row in
+//! `tests/it/faults/matrix/seams.rs`, or in `tests/it/faults/jobs.rs` if no batch comes by.
 
 #[cfg(feature = "failpoints")]
 mod armed;
@@ -61,6 +62,15 @@ pub const POINTS: &[&str] = &[
     "chore_done",
     "draining",
     "drained_round",
+    // what no batch comes by: the janitor, the reconciler, an adoption, a configuration read again
+    "janitor_found",
+    "janitor_kept",
+    "janitor_noted",
+    "reconcile_looked",
+    "reconcile_repaired",
+    "adopt_dropping",
+    "adopting",
+    "reloading",
 ];
 
 /// `fail_point!("name")` where the function's error can be made of a [`Tripped`]; `fail_point!("name", StoreError)` where

@@ -26,6 +26,8 @@ pub(super) struct AdoptArgs {
 
 pub(super) async fn run(args: &AdoptArgs) -> Result<Ending, Failure> {
     let config = Config::load(args.config.as_deref()).map_err(serve::mistakes)?;
+    #[cfg(feature = "failpoints")]
+    crate::failpoint::arm(config.failpoints.clone());
     let (private, url) = serve::redis(&config).await?;
     let done = adopt(args, &config, &url).await;
     if let Some(private) = private {

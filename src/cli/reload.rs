@@ -40,7 +40,7 @@ impl Reload {
     }
 
     async fn again(&self, file: Option<&Path>) {
-        match Config::load(file) {
+        match Reload::read(file) {
             // A file that is just being written looks like this; nobody means it.
             Ok(config) if config.teams.are_open() && self.auth.asks_for_keys() => {
                 Reload::refuse("it has no keys any more");
@@ -59,8 +59,15 @@ impl Reload {
                     tracing::warn!("the file's providers have changed, too: they hold after a restart");
                 }
             }
-            Err(mistakes) => Reload::refuse(&mistakes.join("; ")),
+            Err(mistakes) => Reload::refuse(&mistakes.to_string()),
         }
+    }
+
+    /// All of it, or nothing.
+    fn read(file: Option<&Path>) -> anyhow::Result<Config> {
+        let config = Config::load(file).map_err(|mistakes| anyhow::anyhow!(mistakes.join("; ")))?;
+        fail_point!("reloading");
+        Ok(config)
     }
 
     fn refuse(why: &str) {

@@ -4,7 +4,7 @@ use super::{private_redis::PrivateRedis, reload::Reload};
 use crate::{
     config::{AccountConfig, Config, Role},
     domain::route::ProviderKind,
-    http::{self, App, Auth},
+    http::{self, App, Auth, listen},
     lifecycle::{self, Heartbeats, Tasks},
     pipeline::{
         Gateway, Provider, Wake,
@@ -132,13 +132,11 @@ async fn serve(
         let address = listener.local_addr()?;
         metrics_address = Some(address);
         let router = http::metrics_router(app.clone(), address.ip().is_loopback());
-        let server = axum::serve(listener, router).with_graceful_shutdown(closing.clone().cancelled_owned());
-        side = Some(tokio::spawn(async move { server.await }));
+        side = Some(tokio::spawn(listen::serve(listener, router, listen::Bounds::default(), closing.clone())));
     }
-    let server = axum::serve(NoDelay(listeners.api), http::router(app))
-        .with_graceful_shutdown(closing.clone().cancelled_owned());
     // Outside the tasks: answers in hand may outlive the last step by a little.
-    let mut server = tokio::spawn(async move { server.await });
+    let server = listen::serve(listeners.api, http::router(app), listen::Bounds::default(), closing.clone());
+    let mut server = tokio::spawn(server);
     tracing::info!(%address, metrics = metrics_address.map(tracing::field::display), ?role, "ready");
     let crashed = tokio::select! {
         () = term => false,
@@ -225,25 +223,5 @@ pub(super) async fn connect(url: &str, namespace: &str) -> anyhow::Result<Store>
                 anyhow::bail!("cannot use the redis of BATCHGATE_REDIS_URL ({why}): is it up, and is the URL right?")
             }
         }
-    }
-}
-
-/// Small answers must not wait for a full packet.
-struct NoDelay(TcpListener);
-
-impl axum::serve::Listener for NoDelay {
-    type Io = tokio::net::TcpStream;
-    type Addr = std::net::SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "set TCP_NODELAY");
-        }
-        (stream, address)
-    }
-
-    fn local_addr(&self) -> std::io::Result<Self::Addr> {
-        self.0.local_addr()
     }
 }

@@ -10,6 +10,7 @@ mod encode;
 mod error;
 mod forecast;
 mod keys;
+pub mod listen;
 mod listing;
 mod object;
 mod ops;

@@ -29,11 +29,9 @@ use std::{collections::HashMap, time::Duration};
 /// account through a proxy: an id tells.
 const ANOTHERS: &[Kin] = &[Kin::Another];
 
-/// One look at a running chunk.
+/// One look at a running chunk. However late it comes (all gateways may have been away), it is taken before the chunk is
+/// given up: a batch that ended in time has its answers.
 pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> Result<After, StoreError> {
-    if held.gives_up() {
-        return held.give_up().await;
-    }
     let remote = RemoteId(remote.to_owned());
     let Some(provider) = held.provider() else {
         return no_provider(held).await;
@@ -46,7 +44,7 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
         Err(after) => return Ok(after),
     };
     // An adopted batch may be another's: it is waited for, never cancelled.
-    if held.ending.is_some() && !held.chunk.cancel_sent && adopted.is_none() {
+    if held.ending.is_some() && !held.chunk.cancel_sent && adopted.is_none() && !held.gives_up() {
         // A Redis that lost its data has no batch that wants the answers, nor our claim: what is paid for goes on.
         if !held.gateway.store.holds(held.lease).await? {
             return Ok(After::Finished);
@@ -74,6 +72,7 @@ pub async fn poll(held: &Held<'_>, remote: &str, adopted: Option<&Adopted>) -> R
         }
     }
     match status {
+        Ok(RemoteStatus::Running { .. }) if held.gives_up() => held.give_up().await,
         Ok(RemoteStatus::Running { reported }) => still_running(held, reported).await,
         Ok(RemoteStatus::Ended(ended)) => {
             fail_point!("ended");

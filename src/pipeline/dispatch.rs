@@ -3,7 +3,10 @@
 //! The intent is written before the call and the provider's id right after it. A death or a lost answer in between
 //! leaves the chunk in [`doubt`].
 
-use super::{Gateway, Provider, account, account::Move, account::Passage, budget, commit, creates, doubt, outgoing};
+use super::{
+    Gateway, Provider, account, account::Move, account::Passage, budget, commit, creates, doubt, outgoing,
+    outgoing::Unread,
+};
 use crate::{
     clock::{self, Millis},
     domain::{
@@ -167,23 +170,35 @@ pub async fn submit(held: &Held<'_>) -> Result<After, StoreError> {
         Ok(beside) => beside,
         Err(after) => return Ok(after),
     };
-    let parcel = outgoing::parcel(held).await?;
+    let (parcel, unread) = outgoing::parcel(held).await?;
     let input = match &held.chunk.input {
         Some(known) => Some(InputFile(known.clone())),
         None => match provider.upload(&parcel).await {
             Ok(Some(input)) => return note_input(held, &input).await,
             Ok(None) => None,
-            Err(error) => return not_created(held, passage, &error, &ChunkState::Planned).await,
+            Err(error) => {
+                if let Some(damage) = unread.damage() {
+                    return Err(not_readable(held, damage).await?);
+                }
+                return not_created(held, passage, &error, &ChunkState::Planned).await;
+            }
         },
     };
     if let Err(after) = creates::take(held, &**provider).await? {
         return Ok(after);
     }
-    let (after, fate) = create(held, &**provider, passage, beside, (&parcel, input.as_ref())).await?;
+    let (after, fate) = create(held, &**provider, passage, beside, (&parcel, input.as_ref(), &unread)).await?;
     if fate == Fate::Known && !provider.labels() {
         creates::release(held).await;
     }
     Ok(after)
+}
+
+/// The bodies cannot be read: nothing was created, and neither the provider nor the account is to blame. What was reserved
+/// is given back, and the error is for who looks after what cannot be read.
+async fn not_readable(held: &Held<'_>, damage: StoreError) -> Result<StoreError, StoreError> {
+    budget::release(held).await?;
+    Ok(damage)
 }
 
 /// Nobody wants it any more, and nothing of it was sent.
@@ -207,7 +222,7 @@ async fn create(
     provider: &dyn BatchProvider,
     passage: Passage,
     beside: u64,
-    (parcel, input): (&Parcel, Option<&InputFile>),
+    (parcel, input, unread): (&Parcel, Option<&InputFile>, &Unread),
 ) -> Result<(After, Fate), StoreError> {
     let newest_before = match provider.newest().await {
         Ok(newest) => newest.map(|newest| serde_json::to_string(&newest).expect("strings serialize")),
@@ -237,7 +252,15 @@ async fn create(
         }
         Err(CreateError::NotCreated(error)) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "not_created").increment(1);
-            Ok((not_created(held, passage, &error, &submitting).await?, Fate::Known))
+            let Some(damage) = unread.damage() else {
+                return Ok((not_created(held, passage, &error, &submitting).await?, Fate::Known));
+            };
+            // Planned again and still in hand, so that what it has worn out goes on to count.
+            held.step(&["submitting"], &ChunkState::Planned, Vec::new(), Release::Hold).await?;
+            if !provider.labels() {
+                creates::release(held).await;
+            }
+            Err(not_readable(held, damage).await?)
         }
         Err(error @ CreateError::Unknown { .. }) => {
             metrics::counter!("batchgate_submits_total", "outcome" => "in_doubt").increment(1);

@@ -77,6 +77,7 @@ pub async fn consider(store: &Store, deployment: &str) -> Result<Adoption, Store
 /// Makes this Redis our home. Gateways that run on it begin to work within a second or two.
 pub async fn adopt(store: &Store, deployment: &str) -> Result<(), StoreError> {
     let known = store.home().await?.0.is_some_and(|home| home.deployment == deployment);
+    fail_point!("adopting");
     store.move_in(deployment, known).await
 }
 
@@ -99,6 +100,7 @@ async fn all(store: &Store) -> Result<Vec<Store>, StoreError> {
 async fn drop_running_of(store: &Store) -> Result<(), StoreError> {
     for batch in store.open_batches().await? {
         store.cancel(batch).await?;
+        fail_point!("adopt_dropping");
         for chunk in under_way(store, batch).await? {
             let lease = store.seize(chunk, Token::new(&rand::random())).await?;
             // Without the input file's name nobody deletes it.

@@ -200,10 +200,12 @@ impl Walk<'_> {
     ) -> Result<Option<Walked>, StoreError> {
         let (store, account, remote) = (&self.caller.gateway.store, self.caller.account, &batch.remote.0);
         let Some(passage) = self.caller.enter(Call::Read).await? else { return Ok(Some(Walked::Shut)) };
+        fail_point!("janitor_found");
         let error = match self.read(batch, from, owner).await {
             Ok(look) => {
                 passage.answered_to(&self.caller).await?;
                 store.note(remote, self.report(batch, &look)).await?;
+                fail_point!("janitor_noted");
                 return Ok(None);
             }
             Err(Trouble::Store(error)) => return Err(error),
@@ -271,6 +273,7 @@ impl Walk<'_> {
             }
         }
         kept += store.keep(&group.take(), ttl).await?;
+        fail_point!("janitor_kept", StoreError);
         metrics::counter!("batchgate_stray_lines_total").increment(strays);
         Ok(if ours || strays == 0 { Look::Ours { answers, kept } } else { Look::Foreign })
     }

@@ -13,7 +13,7 @@ use super::{
     account::{Move, Passage},
     commit::{self, Brought},
     dispatch::{After, Held, no_provider},
-    outgoing::open_lines,
+    outgoing::{Unread, open_lines},
     pause, room,
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
         prompt::Endpoint,
         settlement::{Rules, Settlement},
     },
-    provider::{CallError, OutLine, online::Asked},
+    provider::{CallError, OutLine, ReadError, online::Asked},
     store::{
         StoreError,
         chunks::{Chunk, Release},
@@ -259,8 +259,9 @@ impl<'a> Round<'a> {
         mut seat: Option<Seat>,
         drain: &CancellationToken,
     ) -> Result<Stop, StoreError> {
-        let mut lines = open_lines(self.held, left)();
-        let mut next = read(lines.next().await)?;
+        let (open, unread) = open_lines(self.held, left);
+        let mut lines = open();
+        let mut next = read(lines.next().await, &unread)?;
         let began = Instant::now();
         let mut look = tokio::time::interval_at(began + LOOK, LOOK);
         let far = began + Duration::from_secs(365 * 24 * 60 * 60);
@@ -286,7 +287,7 @@ impl<'a> Round<'a> {
                 taken = take_seat(self.desk, &mut seat), if more => {
                     if self.may_ask().await? && let Some(line) = next.take() {
                         self.air.push(request(self.desk, self.held.chunk.lane.endpoint, line, taken));
-                        next = read(lines.next().await)?;
+                        next = read(lines.next().await, &unread)?;
                     }
                 }
                 _ = look.tick() => self.look(began).await?,
@@ -458,8 +459,9 @@ impl<'a> Round<'a> {
     }
 }
 
-fn read(line: Option<Result<OutLine, crate::provider::ReadError>>) -> Result<Option<OutLine>, StoreError> {
-    line.transpose().map_err(|error| StoreError::corrupt("the chunk's prompts", error))
+fn read(line: Option<Result<OutLine, ReadError>>, unread: &Unread) -> Result<Option<OutLine>, StoreError> {
+    let why = |error| unread.take().unwrap_or_else(|| StoreError::corrupt("the chunk's prompts", error));
+    line.transpose().map_err(why)
 }
 
 /// The seat in hand, or the next that is left.

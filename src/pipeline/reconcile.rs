@@ -1,6 +1,8 @@
 //! Holds every open batch against its chunks and pages, and puts right what damage, or a fault of ours, left behind: a
 //! chunk or page in no queue, a counter that tells something else than the chunks do, a batch that should have ended.
 //!
+//! What is promised in all (`pipeline::room`) is held against the batches in the same way, once a pass.
+//!
 //! A look takes in a whole batch at one moment, so work in hand is never mistaken for damage; still nothing is touched
 //! before a second look, a pause later, has found the very same. Each repair looks once more by itself. It queues, counts
 //! and ends; it never plans a prompt and never asks a provider. What cannot be put right that way (a chunk whose record is
@@ -175,6 +177,7 @@ pub async fn pass(gateway: &Gateway) -> Result<Pass, StoreError> {
     let (forgotten, cursor) = store.forgotten(place.cursor).await?;
     let mut suspects: Vec<(BatchId, Vec<Finding>)> = Vec::new();
     let mut pass = Pass::default();
+    let astray = store.promised_astray().await?.filter(|astray| *astray != 0);
     for batch in open.into_iter().chain(forgotten) {
         pass.batches += 1;
         match look(gateway, batch).await {
@@ -184,7 +187,8 @@ pub async fn pass(gateway: &Gateway) -> Result<Pass, StoreError> {
             Err(away) => return Err(away),
         }
     }
-    if !suspects.is_empty() {
+    if !suspects.is_empty() || astray.is_some() {
+        fail_point!("reconcile_looked");
         tokio::time::sleep((gateway.settings.reconcile_every / 4).min(PAUSE)).await;
     }
     for (batch, before) in suspects {
@@ -192,7 +196,14 @@ pub async fn pass(gateway: &Gateway) -> Result<Pass, StoreError> {
         for finding in after.iter().filter(|finding| before.contains(finding)) {
             pass.findings += 1;
             pass.repairs += u64::from(found(gateway, batch, finding).await?);
+            fail_point!("reconcile_repaired");
         }
+    }
+    if let Some(astray) = astray
+        && store.promised_astray().await? == Some(astray)
+    {
+        pass.findings += 1;
+        pass.repairs += u64::from(promised_astray(gateway, astray).await?);
     }
     store.reconcile_from(Place { rank, cursor }).await?;
     metrics::counter!("batchgate_reconciler_passes_total").increment(1);
@@ -222,6 +233,23 @@ async fn found(gateway: &Gateway, batch: BatchId, finding: &Finding) -> Result<b
     let repaired = repair(gateway, batch, finding).await?;
     if repaired {
         tracing::warn!(%batch, kind, "put right");
+        metrics::counter!("batchgate_reconciler_repairs_total", "kind" => kind).increment(1);
+    }
+    Ok(repaired)
+}
+
+/// What is promised in all is not what the open batches were promised: too much of it keeps new batches out for ever.
+async fn promised_astray(gateway: &Gateway, astray: i64) -> Result<bool, StoreError> {
+    let kind = "promises";
+    tracing::error!(
+        kind,
+        bytes = astray,
+        "the reconciler found so much more promised than to all open batches, at two looks"
+    );
+    metrics::counter!("batchgate_reconciler_findings_total", "kind" => kind).increment(1);
+    let repaired = gateway.settings.reconcile == Mode::Repair && gateway.store.promise_anew(astray).await?;
+    if repaired {
+        tracing::warn!(kind, "put right");
         metrics::counter!("batchgate_reconciler_repairs_total", "kind" => kind).increment(1);
     }
     Ok(repaired)

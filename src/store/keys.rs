@@ -53,8 +53,8 @@ impl Keys {
         self.of(format_args!("sizes"))
     }
 
-    /// Bytes promised to all batches that wait for answers: the sum of their `reserved`. Written by accept, by commits and
-    /// by the script that ends a batch; gone while nothing is promised.
+    /// Bytes promised to all batches that wait for answers: the sum of their `reserved`. Written by accept, by commits, by
+    /// the script that ends a batch and, where that sum is another, by the reconciler; gone while nothing is promised.
     pub fn reserved(&self) -> String {
         self.of(format_args!("reserved"))
     }

@@ -20,6 +20,8 @@ const TOLD: u32 = 200;
 /// Keys one look over the whole keyspace asks for at once, and how often it asks in a pass.
 const SCAN_COUNT: u32 = 1_000;
 const SCANS: u32 = 50;
+/// Open batches whose promises are added up in one look: some milliseconds of Redis. Where there are more, nothing is told.
+const PROMISED: u32 = 10_000;
 /// How long a place to go on at is remembered.
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -149,6 +151,25 @@ impl Store {
         };
         call.arg(batch.hex()).arg(page).arg(row.to_stored()).arg(counter).arg(results).arg(self.skew_ms);
         Ok(call.invoke_async::<u8>(&mut self.main.clone()).await? == 1)
+    }
+
+    /// By how many bytes more is promised in all than to the open batches together; below zero: less. None where there are
+    /// too many batches to tell.
+    pub async fn promised_astray(&self) -> Result<Option<i64>, StoreError> {
+        self.promises(None).await
+    }
+
+    /// Promises in all what the open batches are promised, if what stands there is still astray by so much.
+    pub async fn promise_anew(&self, astray: i64) -> Result<bool, StoreError> {
+        Ok(self.promises(Some(astray)).await? == Some(0))
+    }
+
+    async fn promises(&self, astray: Option<i64>) -> Result<Option<i64>, StoreError> {
+        let mut call = script!("promises").prepare_invoke();
+        call.key(self.keys.open_batches()).key(self.keys.reserved());
+        call.arg(self.keys.prefix()).arg(PROMISED).arg(astray.map(|bytes| bytes.to_string()).unwrap_or_default());
+        let told: Option<String> = call.invoke_async(&mut self.main.clone()).await?;
+        told.map(|text| text.parse().map_err(|why| StoreError::corrupt("promises script's answer", why))).transpose()
     }
 
     fn reconciled(&self, batch: BatchId) -> [String; 8] {

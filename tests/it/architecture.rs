@@ -63,8 +63,9 @@ fn imports_only_point_down() {
 
 /// Names that may stand in some places only; a place is a module or a file.
 const HOMES: &[(&str, &[&str])] = &[
-    // serve.rs joins the router to its listener; nothing else of the terminal knows what serves.
-    ("axum", &["http", "sim", "cli/serve.rs"]),
+    ("axum", &["http", "sim"]),
+    ("hyper::", &["http"]),
+    ("hyper_util", &["http"]),
     ("tower", &["http", "sim"]),
     ("tower_http", &["http", "sim"]),
     ("async_compression", &["http"]),

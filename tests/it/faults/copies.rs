@@ -22,9 +22,9 @@ for_both!(
     a_redis_that_becomes_a_copy_under_a_gateway_stops_it,
 );
 
-const SHORT: [(&str, &str); 2] = [("BATCHGATE_LEASE", "1s"), ("BATCHGATE_STALL", "500ms")];
+pub(super) const SHORT: [(&str, &str); 2] = [("BATCHGATE_LEASE", "1s"), ("BATCHGATE_STALL", "500ms")];
 
-fn env(more: &[(&str, &str)]) -> Env {
+pub(super) fn env(more: &[(&str, &str)]) -> Env {
     SHORT.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
@@ -42,7 +42,7 @@ fn text(path: &Path) -> &str {
 }
 
 /// A copy of the world's Redis in this directory, by the two scripts.
-async fn copy(world: &World, dir: &Path) -> Redis {
+pub(super) async fn copy(world: &World, dir: &Path) -> Redis {
     let (dump, data) = (dir.join("backup.rdb"), dir.join("data"));
     script("backup", &[text(&dump)], &world.redis.url(), true);
     script("restore", &[text(&dump), text(&data)], "", true);
@@ -50,14 +50,14 @@ async fn copy(world: &World, dir: &Path) -> Redis {
 }
 
 /// `batchgate adopt` with these words: its exit code and all it said.
-fn adopt(redis: &Redis, world: &World, env: &Env, words: &[&str]) -> (Option<i32>, String) {
+pub(super) fn adopt(redis: &Redis, world: &World, env: &Env, words: &[&str]) -> (Option<i32>, String) {
     let done = configured(redis, &world.sim, env).arg("adopt").args(words).output().expect("the binary is there");
     let said = [done.stdout, done.stderr].concat();
     (done.status.code(), String::from_utf8_lossy(&said).into_owned())
 }
 
 /// A batch whose chunks stay at the providers until their clock is moved on.
-async fn under_way(world: &World, name: &str) -> (Batch, Value) {
+pub(super) async fn under_way(world: &World, name: &str) -> (Batch, Value) {
     world.sim.take(1_000.0).await;
     let batch = Batch::of((0..4).flat_map(|n| [claude(&format!("{name} {n}")), gpt(&format!("{name} {n}"))]));
     let batch = batch.field("chunk", 2);

@@ -4,7 +4,7 @@
 use crate::support::{
     Batch, Kind, World, check, claude,
     client::{count, id},
-    for_both, gpt, nothing_is_left_behind, until,
+    for_both, gpt, nothing_is_left_behind, settles, until,
 };
 use serde_json::json;
 
@@ -13,6 +13,7 @@ for_both!(
     a_provider_that_is_gone_cannot_hold_a_batch_beyond_the_deadline,
     a_cancelled_batch_ends_though_its_provider_is_gone,
     results_that_are_gone_cannot_hold_a_batch_beyond_the_deadline,
+    what_ended_while_all_gateways_were_away_is_looked_at_once_more,
 );
 
 fn batch() -> Batch {
@@ -103,5 +104,18 @@ async fn results_that_are_gone_cannot_hold_a_batch_beyond_the_deadline(kind: Kin
     pass_deadline(&world, 31).await;
     let ended = world.client().ended(id(&object)).await;
     assert_eq!(count(&ended, "expired"), 10, "{ended}");
+    nothing_is_left_behind(&world).await;
+}
+
+/// The provider's batches ended in time; the gateways came back when the deadline and its patience were over.
+async fn what_ended_while_all_gateways_were_away_is_looked_at_once_more(kind: Kind) {
+    let mut world = World::new(kind).await;
+    let id = running(&world).await;
+    world.kill_gateway();
+    world.sim.advance(2_000.0).await;
+    pass_deadline(&world, 31).await;
+    world.start_gateway().await;
+    settles(&world, &batch(), &id).await;
+    assert_eq!(world.sim.calls("batches.cancel").await.len(), 0, "there was nothing left to cancel");
     nothing_is_left_behind(&world).await;
 }

@@ -32,12 +32,12 @@ async fn world(kind: Kind) -> World {
     World::with(kind, &[("BATCHGATE_JANITOR", "300ms"), ("BATCHGATE_LEASE", "1s"), ("BATCHGATE_STALL", "500ms")]).await
 }
 
-fn batch(name: &str) -> Batch {
+pub(super) fn batch(name: &str) -> Batch {
     Batch::of(mixed(name, PROMPTS)).field("chunk", 3)
 }
 
 /// Sends a batch whose provider batches take long, and waits until they run.
-async fn running(world: &World, batch: &Batch) -> String {
+pub(super) async fn running(world: &World, batch: &Batch) -> String {
     world.sim.take(1_000.0).await;
     let object = batch.post(world.client()).await.accepted();
     world.running(id(&object), CHUNKS).await;
@@ -74,7 +74,7 @@ async fn passes(world: &World, more: usize) {
 }
 
 /// Every paid answer is in the cache, and asking again buys nothing.
-async fn all_is_kept(world: &World, batch: &Batch) {
+pub(super) async fn all_is_kept(world: &World, batch: &Batch) {
     until_there_are(world, "c", ANSWERS).await;
     let creates = calls(world, "batches.create").await;
     let told = check(world, batch).await;

@@ -122,8 +122,13 @@ async fn run(point: &str, asked: Asked) {
 /// A point that is in no row is a seam nobody looked at.
 #[test]
 fn every_point_has_its_row() {
-    let rows: Vec<&str> = SEAMS.iter().map(|seam| seam.point).collect();
-    assert_eq!(rows, failpoint::POINTS, "src/failpoint.rs and tests/it/faults/matrix/seams.rs tell the same seams");
+    let rows: Vec<&str> =
+        SEAMS.iter().map(|seam| seam.point).chain(super::jobs::SEAMS.iter().map(|seam| seam.0)).collect();
+    assert_eq!(
+        rows,
+        failpoint::POINTS,
+        "src/failpoint.rs, tests/it/faults/matrix/seams.rs and jobs.rs tell the same seams"
+    );
 }
 
 /// What is tried, and what cannot be: a kind of provider that never comes by a seam is listed, not passed over.

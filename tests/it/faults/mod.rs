@@ -14,6 +14,8 @@ mod downloads;
 mod drains;
 mod identities;
 mod janitor;
+#[cfg(feature = "failpoints")]
+mod jobs;
 mod lines;
 #[cfg(feature = "failpoints")]
 mod matrix;

@@ -14,12 +14,13 @@ for_both!(
     a_page_nobody_would_seal_is_sealed,
     a_report_changes_nothing,
     a_lost_chunk_ends_with_its_batch,
+    promises_to_nobody_are_taken_back,
 );
 
 const OFTEN: &[(&str, &str)] =
     &[("BATCHGATE_LEASE", "1s"), ("BATCHGATE_STALL", "500ms"), ("BATCHGATE_RECONCILE_EVERY", "200ms")];
 
-fn batch(name: &str) -> Batch {
+pub(super) fn batch(name: &str) -> Batch {
     let both = |n: usize| [claude(&format!("{name} {n}")), gpt(&format!("{name} {n}"))];
     Batch::of((0..12).flat_map(both)).field("chunk", 4)
 }
@@ -93,7 +94,7 @@ async fn a_busy_world_has_no_findings(kind: Kind) {
 }
 
 /// A gateway that is down while its batch runs at the providers: what is damaged meanwhile stays as it was damaged.
-async fn down(kind: Kind, batch: &Batch) -> (World, String) {
+pub(super) async fn down(kind: Kind, batch: &Batch) -> (World, String) {
     let mut world = World::with(kind, OFTEN).await;
     world
         .sim
@@ -108,7 +109,7 @@ async fn down(kind: Kind, batch: &Batch) -> (World, String) {
 }
 
 /// Kills the gateway, and waits until Redis has done what the dead one still asked of it.
-async fn killed(world: &mut World) {
+pub(super) async fn killed(world: &mut World) {
     world.kill_gateway();
     until("nobody else to be connected", async || {
         let clients: String = world.redis.command(&["CLIENT", "LIST"]).await;
@@ -117,14 +118,14 @@ async fn killed(world: &mut World) {
     .await;
 }
 
-async fn up(world: &mut World) {
+pub(super) async fn up(world: &mut World) {
     world.sim.clear_faults().await;
     world.sim.advance(2000.0).await;
     world.start_gateway().await;
 }
 
 /// Takes a chunk out of the queues, and says which lane it would be ready in.
-async fn take_out(world: &World, chunk: &str) -> String {
+pub(super) async fn take_out(world: &World, chunk: &str) -> String {
     for queue in ["delayed", "claimed"] {
         world.redis.command::<u64>(&["ZREM", &format!("{{default}}:{queue}"), chunk]).await;
     }
@@ -272,8 +273,38 @@ async fn a_report_changes_nothing(kind: Kind) {
     assert_eq!(place, None, "as it was found");
     killed(&mut world).await;
     world.set("BATCHGATE_RECONCILE", "repair");
+    // Nothing has happened at the providers: a batch that ended before the second look would keep its wrong counter.
+    world.start_gateway().await;
+    repaired(&world, &["chunk_lost", "counter"]).await;
+    until("the counter to be right", async || {
+        let object = world.client().batch(&id).await;
+        if object["chunks"]["running"] == 6 { Ok(()) } else { Err(object) }
+    })
+    .await;
+    world.sim.clear_faults().await;
+    world.sim.advance(2000.0).await;
+    settles(&world, &batch, &id).await;
+    nothing_is_left_behind(&world).await;
+}
+
+/// More is promised in all than to any batch, and then less: what is promised is the sum of what open batches were.
+async fn promises_to_nobody_are_taken_back(kind: Kind) {
+    let batch = batch("promises");
+    let (mut world, id) = down(kind, &batch).await;
+    let name = format!("{{default}}:b:{}", hex(&id));
+    let promised: String = world.redis.command(&["HGET", &name, "reserved"]).await;
+    let all = async |world: &World| world.redis.command::<Option<String>>(&["GET", "{default}:reserved"]).await;
+    assert_eq!(all(&world).await.as_deref(), Some(promised.as_str()));
+    for wrong in ["999999999", "1", "many"] {
+        world.redis.command::<String>(&["SET", "{default}:reserved", wrong]).await;
+        world.start_gateway().await;
+        repaired(&world, &["promises"]).await;
+        assert_eq!(all(&world).await.as_deref(), Some(promised.as_str()), "{wrong}");
+        killed(&mut world).await;
+    }
     up(&mut world).await;
     settles(&world, &batch, &id).await;
+    assert_eq!(all(&world).await, None, "nothing is promised any more");
     nothing_is_left_behind(&world).await;
 }
 

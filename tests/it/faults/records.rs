@@ -3,8 +3,8 @@
 //! is wrong.
 
 use crate::support::{
-    Batch, Kind, World, check,
-    check::right,
+    Batch, Kind, Prompt, World, check,
+    check::{paid, right},
     claude,
     client::{JSON, id},
     gpt, until,
@@ -163,27 +163,41 @@ async fn pages_that_cannot_be_read() {
     right(&half("sealed pages"), &story.world.client().results(&ids[4]).await);
 }
 
-/// The bodies are gone before anything was sent: nothing is bought, ever more seldom it is tried, and a cancel ends it.
+/// The bodies are gone before anything was sent: nothing is bought, and after the third try each prompt ends with a reason.
 #[tokio::test]
 async fn bodies_that_cannot_be_read() {
     let mut world = World::with(Kind::Ours, ENV).await;
     let later = json!({"status": 429, "retry_after": 1});
-    world.sim.fault(json!({"match": {"route": "files.create"}, "fault": later, "times": 0})).await;
-    let lost = Batch::of((0..3).map(|n| gpt(&format!("lost {n}")).fails("canceled")));
-    let object = lost.post(world.client()).await.accepted();
+    for route in ["files.create", "batches.create"] {
+        world.sim.fault(json!({"match": {"route": route}, "fault": later, "times": 0})).await;
+    }
+    let asked: [fn(&str) -> Prompt; 2] = [gpt, claude];
+    let lost = asked.map(|ask| Batch::of((0..3).map(|n| ask(&format!("lost {n}")).fails("quarantined"))));
+    let mut ids = Vec::new();
+    for batch in &lost {
+        ids.push(id(&batch.post(world.client()).await.accepted()).to_owned());
+    }
     world.kill_gateway();
-    world.redis.command::<String>(&["SET", &format!("{{default}}:b:{}:s:0", hex(id(&object))), "rubbish"]).await;
+    for id in &ids {
+        world.redis.command::<String>(&["SET", &format!("{{default}}:b:{}:s:0", hex(id)), "rubbish"]).await;
+    }
     world.sim.clear_faults().await;
     world.start_gateway().await;
     let story = Story { world };
     story.all_else_goes_on().await;
+    story.laid_down(&ids.iter().map(|id| format!("chunk:{}.0", hex(id))).collect::<Vec<_>>()).await;
     let client = story.world.client();
-    assert_eq!(client.batch(id(&object)).await["chunks"]["planned"], 1);
-    client.cancel(id(&object)).await.ok();
-    client.ended(id(&object)).await;
-    right(&lost, &client.results(id(&object)).await);
-    // Nobody has the bodies any more: there is nothing to ask again.
-    client.retry(id(&object)).await.refused(409, "nothing_to_retry");
+    for (batch, id) in lost.iter().zip(&ids) {
+        client.ended(id).await;
+        let results = client.results(id).await;
+        right(batch, &results);
+        let message = results[0]["error"]["message"].as_str().expect("a message");
+        assert!(message.contains("nothing was bought"), "{message}");
+        // Nobody has the bodies any more: there is nothing to ask again.
+        client.retry(id).await.refused(409, "nothing_to_retry");
+    }
+    let bodies: Vec<String> = lost.iter().flat_map(|batch| batch.bill().into_keys()).collect();
+    assert!(paid(&story.world).await.keys().all(|sha| !bodies.contains(sha)), "nothing of them was bought");
 }
 
 #[tokio::test]
