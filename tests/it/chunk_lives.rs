@@ -406,7 +406,7 @@ impl Story<'_> {
         let (ready, id, number) = (self.ready_key(n), self.id(n).to_string(), self.id(n).number);
         let second = if matches!(self.chunks[n].queue, Queue::Delayed { .. }) { &ready } else { "{default}:delayed" };
         // Among the ready ones it stands where a claim would have put it: what is under way far before what is to be sent.
-        let front = if second == &ready && self.chunks[n].state != "planned" { 10_000_000_000_000 } else { 0 };
+        let front = if second == ready && self.chunks[n].state != "planned" { 10_000_000_000_000 } else { 0 };
         let mut add = redis::cmd("ZADD");
         add.arg(second)
             .arg(1_000 + i64::from(number) - front)
