@@ -20,6 +20,7 @@ for_both!(
     a_private_namespace_is_its_teams_own,
     a_team_profits_without_publishing,
     what_is_read_first_answers,
+    what_is_in_flight_elsewhere_is_not_waited_for,
     a_cluster_serves_namespaces_on_all_its_nodes,
 );
 
@@ -175,6 +176,30 @@ async fn what_is_read_first_answers(kind: Kind) {
     }
     let results = of(&world, "ba").lines(&format!("/batches/{batch_id}/results?response=full")).await;
     assert_eq!(results[0]["response"]["id"], b.as_str(), "{results:?}");
+}
+
+async fn what_is_in_flight_elsewhere_is_not_waited_for(kind: Kind) {
+    let world = world(kind, &teams(&[("own", BOTH), ("pub", "namespace = \"shared\"")])).await;
+    world.sim.take(1_000.0).await;
+    let batch = pair("in flight");
+    let asked_first = batch.post(&of(&world, "pub")).await.accepted();
+    let asked_too = batch.post(&of(&world, "own")).await.accepted();
+    for (name, object) in [("pub", &asked_first), ("own", &asked_too)] {
+        until("both chunks to run", async || {
+            let object = of(&world, name).batch(id(object)).await;
+            if object["chunks"]["running"] == 2 { Ok(()) } else { Err(object) }
+        })
+        .await;
+    }
+    world.sim.advance(1_000.0).await;
+    for (name, object) in [("pub", &asked_first), ("own", &asked_too)] {
+        let ended = of(&world, name).ended(id(object)).await;
+        assert_eq!((count(&ended, "succeeded"), count(&ended, "joined")), (2, 0), "{ended}");
+        crate::support::check::right(&batch, &of(&world, name).results(id(object)).await);
+    }
+    assert_eq!(paid(&world).await.values().sum::<u64>(), 4, "each asked for itself");
+    assert_eq!(asked(&world, "own", &batch).await, (CACHE.map(str::to_owned).to_vec(), 0));
+    assert_eq!(kept(&world, "own").await.len(), 2);
 }
 
 fn lived(object: &Value) -> u64 {
