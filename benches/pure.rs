@@ -6,7 +6,7 @@
 use batchgate::{
     domain::{
         batch::Options,
-        chunk::{Item, Lane, Ledger, Place, Verdict, WireIds},
+        chunk::{By, Item, Lane, Ledger, Place, Verdict, WireIds},
         id::WireTag,
         key::{CacheKey, Question},
         limits::BatchLimits,
@@ -110,7 +110,7 @@ fn plan(keys: &[CacheKey]) {
     let mut planner = Planner::new(5_000, false);
     for key in keys {
         let place = Place { page: 0, results: 1 };
-        planner.push(&PlanQuestion { key: *key, lane: &lane, limits, wire_bytes: 2_000, inputs: 1, place });
+        planner.push(&PlanQuestion { key: *key, lane: &lane, by: By::Us, limits, wire_bytes: 2_000, inputs: 1, place });
         black_box(planner.take_full());
     }
     black_box(planner.finish());

@@ -25,6 +25,7 @@ pub const POINTS: &[&str] = &[
     "upload_undone",
     "numbers_given_back",
     "retry_frame_read",
+    "marked",
     // dispatch
     "claimed",
     "reserving",
@@ -35,6 +36,10 @@ pub const POINTS: &[&str] = &[
     "id_stored",
     "looking",
     "found",
+    // join
+    "marks_taken",
+    "registering",
+    "registered",
     // collect
     "cancel_noted",
     "cancel_sent",

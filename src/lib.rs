@@ -30,6 +30,9 @@
 //! A batch is promised room for its answers when it is accepted ([`pipeline::room`]): the promise shrinks in the commits
 //! that use it. Where Redis refuses or does not answer, what is paid for is held on to ([`pipeline::patience`]).
 //!
+//! What another batch asks already is marked ([`store::marks`]) and joined: [`pipeline::join`] waits for that batch's chunk,
+//! whose commit serves all who wait ([`store::joins`]), or takes over what it leaves unanswered.
+//!
 //! Where a server has no batches, [`pipeline::online`] asks a chunk's prompts one by one in their place, and notes what is
 //! said as it comes ([`store::said`]).
 //!
@@ -38,8 +41,9 @@
 //! * No function takes a list of prompts and a list of results. Results are entered into a [`domain::chunk::Ledger`]
 //!   under a wire id made of the question's key; order lives in a batch's manifest pages alone; only a closed ledger
 //!   can be settled.
-//! * No batch reads the cache after it was accepted. What it was given then, and what its own chunks brought, is kept
-//!   under its own name: nothing that happens to the cache can change or lose a result.
+//! * No batch reads the cache after it was accepted, but for prompts that were about to join a call which ended before they
+//!   were registered with it. What it was given then, and what its own chunks or those it joined brought, is kept under its
+//!   own name: nothing that happens to the cache can change or lose a result.
 //! * No state of a chunk is written without the token of the dispatch that holds it.
 //!
 //! # The original and its copies
@@ -53,6 +57,13 @@
 //! instead: for each open result page of each waiting batch, the outcomes that page wants, keyed. A page's readers and
 //! its sealer look into that page's fragments alone, so nobody searches a whole chunk for one page, and a fragment dies
 //! with its page, so there are no shared readers to count. Sealing bounds what is kept twice to the pages still open.
+//!
+//! # How a batch joins
+//!
+//! In `design.md` joins are entries of a queue of their own, which become registrations or planned chunks. Here they are
+//! chunks from the beginning, in the state `joining`: claimed, leased, fenced, cancelled and counted as any other, with the
+//! prompts in their own batch's spool. So whatever goes wrong with the other batch leads back to one step that asks again
+//! who answers, and a chunk nobody answers for is planned as it stands.
 //!
 //! # How samples are counted in a run
 //!

@@ -30,16 +30,19 @@ pub enum Reason {
     InDoubt,
     /// Redis has no room for the answers; they stay at the provider until it has.
     Storage,
+    /// Another batch asks the same questions; its answers are waited for.
+    Joined,
 }
 
 impl Reason {
-    pub const ALL: [Reason; 6] = [
+    pub const ALL: [Reason; 7] = [
         Reason::TokenLimit,
         Reason::RateLimited,
         Reason::AccountPaused,
         Reason::AuthFailed,
         Reason::InDoubt,
         Reason::Storage,
+        Reason::Joined,
     ];
 
     pub fn word(self) -> &'static str {
@@ -50,6 +53,7 @@ impl Reason {
             Reason::AuthFailed => "auth_failed",
             Reason::InDoubt => "in_doubt",
             Reason::Storage => "storage",
+            Reason::Joined => "joined",
         }
     }
 }

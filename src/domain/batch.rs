@@ -33,6 +33,18 @@ pub enum CacheMode {
     Off,
 }
 
+impl CacheMode {
+    /// What it asks is marked, so that others can wait for its answers: they enter the cache for certain.
+    pub fn marks(self) -> bool {
+        matches!(self, CacheMode::Use | CacheMode::Refresh)
+    }
+
+    /// What others ask already is waited for instead of asked again.
+    pub fn joins(self) -> bool {
+        self == CacheMode::Use
+    }
+}
+
 /// What identical prompts of one batch are to each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -14,11 +14,14 @@
 //!
 //! Where a server has no batches a chunk goes `planned -> asking -> settled`: its prompts are asked one by one.
 //!
+//! Prompts that others ask already stand in a chunk of their own, which begins as `joining`: it is served by the commit of
+//! the chunk that asks them, or takes over what that one leaves unanswered and is planned (`pipeline::join`).
+//!
 //! What a harvest leaves unanswered and is worth retrying becomes a new planned chunk; the rest are failures, per prompt.
 //! There is no list of results here: a result belongs to a question, whichever line, file or retry it came in.
 
 use super::{
-    id::WireTag,
+    id::{ChunkId, WireTag},
     key::CacheKey,
     outcome::{Failure, Usage},
     prompt::{ApiHeaders, Endpoint},
@@ -41,6 +44,10 @@ pub struct Lane {
 /// Where a chunk is in its life, with what is known there and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkState {
+    /// Its prompts are asked by somebody else. `owner`: the chunk it is registered with; none until that is found.
+    Joining {
+        owner: Option<ChunkId>,
+    },
     Planned,
     /// Its prompts are asked one by one; what was said of each is noted apart as it comes.
     Asking,
@@ -89,6 +96,7 @@ impl ChunkState {
     /// The word in Redis, logs and metrics.
     pub fn word(&self) -> &'static str {
         match self {
+            ChunkState::Joining { .. } => "joining",
             ChunkState::Planned => "planned",
             ChunkState::Asking => "asking",
             ChunkState::Submitting { .. } => "submitting",
@@ -98,6 +106,14 @@ impl ChunkState {
             ChunkState::Settled => "settled",
         }
     }
+}
+
+/// Whose call answers a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum By {
+    Us,
+    /// A chunk of another batch; none: it is not known yet, or answered already.
+    Another(Option<ChunkId>),
 }
 
 /// Where answers of one key are wanted: a result page of the batch, and how many of its results.

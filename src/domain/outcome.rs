@@ -123,6 +123,25 @@ impl Failure {
         let retryable = matches!(code, FailureCode::Missing | FailureCode::Canceled | FailureCode::Expired);
         Failure { code, message: message.into(), provider_code: None, retryable }
     }
+
+    /// The provider's last word on the prompt itself: whoever asks the same hears the same. Everything else says something
+    /// of the call, of its batch or of us.
+    pub fn is_final_word(&self) -> bool {
+        match self.code {
+            FailureCode::InvalidRequest | FailureCode::TooLarge | FailureCode::NotFound | FailureCode::EmptyAnswer => {
+                !self.retryable
+            }
+            FailureCode::RateLimited
+            | FailureCode::Overloaded
+            | FailureCode::ServerError
+            | FailureCode::Timeout
+            | FailureCode::Missing
+            | FailureCode::NotCached
+            | FailureCode::Quarantined
+            | FailureCode::Canceled
+            | FailureCode::Expired => false,
+        }
+    }
 }
 
 /// What became of one prompt at the provider.

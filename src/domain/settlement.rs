@@ -22,6 +22,8 @@ pub struct Settlement {
     pub failed: Vec<(Item, Failure)>,
     /// Each group becomes a new planned chunk.
     pub again: Vec<Vec<Item>>,
+    /// Each group becomes a new chunk that waits for another batch's call.
+    pub joins: Vec<Vec<Item>>,
     /// How many of `again` may have been billed already: a complete download lacked them.
     pub rebought: usize,
 }

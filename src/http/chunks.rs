@@ -82,7 +82,8 @@ fn object(told: ToldChunk) -> ChunkObject {
 /// The words of the batch object's `chunks`: `submitting` includes in doubt, `running` includes asking and harvested.
 fn status(state: &ChunkState) -> &'static str {
     match state {
-        ChunkState::Planned => "planned",
+        // Those that join are not listed; one that does so since is about to be planned.
+        ChunkState::Joining { .. } | ChunkState::Planned => "planned",
         ChunkState::Submitting { .. } | ChunkState::InDoubt(_) => "submitting",
         ChunkState::Asking | ChunkState::Running { .. } | ChunkState::Harvested { .. } => "running",
         ChunkState::Settled => "settled",

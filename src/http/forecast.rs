@@ -36,7 +36,7 @@ pub(super) fn respond(forecast: &Forecast) -> Response {
         object: "batch.forecast",
         total: forecast.total,
         cached: forecast.cached,
-        joined: 0,
+        joined: forecast.joined,
         repeats: forecast.repeats,
         to_buy: forecast.to_buy,
         chunks: &forecast.chunks,

@@ -3,7 +3,8 @@
 
 use super::{
     account::{self, Move},
-    budget, commit,
+    budget,
+    commit::{self, Brought, Sizes},
     dispatch::{After, Held, no_provider},
     group::Group,
     patience::insist,
@@ -263,7 +264,7 @@ pub async fn harvest(held: &Held<'_>, found: Found<'_>) -> Result<After, StoreEr
     }
     let settlement = Settlement::of(items, &ledger, held.rules());
     let stage = Stage::Dispatch(held.lease.token.clone());
-    commit::settle_staged(held, settlement, &stage, &sizes, Some(remote)).await
+    commit::settle_staged(held, settlement, &stage, &sizes, Brought::ByBatch(remote)).await
 }
 
 /// Not one line was ours: a batch adopted by its size and time is another's. Back to doubt, and not to this one again.
@@ -276,9 +277,6 @@ async fn foreign(held: &Held<'_>, remote: &str, adopted: &Adopted) -> Result<Aft
     let state = ChunkState::InDoubt(Search { newest_before, ..Search::default() });
     held.step(&["harvested"], &state, vec![tried], Release::After(0)).await
 }
-
-/// Packed size of each staged answer: what bounds the slices in which they are read back.
-pub type Sizes = HashMap<CacheKey, usize>;
 
 /// What became of an answer on its way into Redis.
 #[derive(Clone, Copy, PartialEq, Eq)]

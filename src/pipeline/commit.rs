@@ -3,15 +3,15 @@
 
 use super::{
     budget,
-    collect::Sizes,
     dispatch::{After, Held},
+    join, outgoing,
     patience::insist,
 };
 use crate::{
     domain::{
         batch::CacheMode,
-        chunk::{ChunkState, Item, WireIds},
-        id::{ChunkId, WireTag},
+        chunk::{ChunkState, WireIds},
+        id::{BatchId, ChunkId, WireTag},
         key::CacheKey,
         outcome::{Ending, Failure, Usage},
         settlement::Settlement,
@@ -21,16 +21,34 @@ use crate::{
         Store, StoreError,
         chunks::{Chunk, NewChunk},
         commit::{Committed, Delta, Settled, Stage, fragment_name},
+        joins::Served,
         pages::{FrameRow, FrameWriter},
         record::{FRAME_BYTES, Known},
         room::Tally,
         runs::Row,
     },
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry};
+
+/// Packed bytes of each staged answer.
+pub type Sizes = HashMap<CacheKey, usize>;
 
 /// No answer has more tokens; what a provider reports beyond is not counted. A million such stay within 63 bits.
 const MAX_TOKENS: u64 = 1_000_000_000_000;
+
+/// Times a commit is begun anew for chunks that came to wait for it, before it takes no more of them.
+const NEWCOMERS: u32 = 5;
+
+/// What brought a chunk's answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brought<'a> {
+    /// Nothing, or a server that was asked one by one.
+    ByNoBatch,
+    /// A provider batch that was read to its end.
+    ByBatch(&'a str),
+    /// The cache: what is staged are copies.
+    ByCache,
+}
 
 /// The wire ids of a chunk's questions.
 pub fn wire_ids(chunk: &Chunk) -> WireIds {
@@ -41,7 +59,7 @@ pub fn wire_ids(chunk: &Chunk) -> WireIds {
 pub async fn settle(held: &Held<'_>, settlement: Settlement) -> Result<After, StoreError> {
     begin(held).await?;
     let stage = Stage::Dispatch(held.lease.token.clone());
-    settle_staged(held, settlement, &stage, &Sizes::new(), None).await
+    settle_staged(held, settlement, &stage, &Sizes::new(), Brought::ByNoBatch).await
 }
 
 /// Notes that answers are about to be staged, so that they are found if we die.
@@ -50,44 +68,60 @@ pub async fn begin(held: &Held<'_>) -> Result<(), StoreError> {
     insist(held, "begin to stage", || store.begin_staging(held.lease, patience)).await
 }
 
-/// Settles a chunk whose answers are staged. `harvested`: the provider batch that brought them, read to its end.
+/// Settles a chunk whose answers are staged, and serves the chunks that wait for it.
 pub async fn settle_staged(
     held: &Held<'_>,
     settlement: Settlement,
     stage: &Stage,
     sizes: &Sizes,
-    harvested: Option<&str>,
+    brought: Brought<'_>,
 ) -> Result<After, StoreError> {
     let store = &held.gateway.store;
     let mut tallies = BTreeMap::new();
-    let fragments = write_fragments(held, &settlement, stage, sizes, &mut tallies).await?;
+    let (batch, name) = (held.chunk.id.batch, fragment_name(held.chunk.id, &held.lease.token));
+    let fragments = write_fragments(held, (batch, &name), &settlement, stage, sizes, &mut tallies).await?;
     let follow_ups = follow_ups(held, &settlement).await?;
     let given_back = given_back(held, &settlement).await?;
     fail_point!("fragments_written");
     let answered: Vec<CacheKey> = settlement.answered.iter().map(|(item, _)| item.key).collect();
-    let settled = Settled {
+    let failed: Vec<CacheKey> = settlement.failed.iter().map(|(item, _)| item.key).collect();
+    let mut settled = Settled {
         lease: held.lease,
         counter: counter(&held.chunk.state),
         mode: held.chunk.mode,
+        cached: brought == Brought::ByCache,
         stage,
-        harvested,
+        harvested: if let Brought::ByBatch(remote) = brought { Some(remote) } else { None },
         fresh_since: held.chunk.fresh_since,
         answered: &answered,
-        failed: settlement.failed.len(),
+        failed: &failed,
         fragments: &fragments,
         follow_ups: &follow_ups,
         given_back: &given_back,
-        delta: delta(held, &settlement),
+        served: BTreeMap::new(),
+        delta: delta(held, &settlement, brought),
     };
     let began = std::time::Instant::now();
     let ttl = held.gateway.settings.cache_ttl;
-    match insist(held, "commit", || store.commit(&settled, ttl)).await? {
+    let mut rounds = 0;
+    let committed = loop {
+        serve_waiters(held, &settlement, stage, sizes, &mut settled.served).await?;
+        match insist(held, "commit", || store.commit(&settled, ttl)).await? {
+            Committed::Newcomers => rounds += 1,
+            committed => break committed,
+        }
+        if rounds == NEWCOMERS {
+            store.close_registration(held.lease).await?;
+        }
+    };
+    match committed {
         Committed::Done => {
             metrics::histogram!("batchgate_commit_seconds").record(began.elapsed().as_secs_f64());
             metrics::counter!("batchgate_commits_total").increment(1);
             metrics::histogram!("batchgate_commit_answers").record(answered.len() as f64);
             metrics::counter!("batchgate_rebought_total").increment(settlement.rebought as u64);
             count_results(&settled.delta);
+            count_joins(&settled.served);
             let again: usize = settlement.again.iter().map(Vec::len).sum();
             tracing::info!(chunk = %held.chunk.id, answered = answered.len(), failed = settlement.failed.len(), again, "chunk settled");
             held.gateway.wake.pages.notify_one();
@@ -101,7 +135,7 @@ pub async fn settle_staged(
                 tracing::debug!(%error, "learn how large answers are");
             }
         }
-        Committed::Lost => {
+        Committed::Lost | Committed::Newcomers => {
             metrics::counter!("batchgate_fences_lost_total").increment(1);
             tracing::warn!(chunk = %held.chunk.id, "lost the chunk before its commit; nothing was changed");
             // The chore that would have removed what we wrote may have run before we wrote it. Answers go by the names we
@@ -127,13 +161,39 @@ fn count_results(delta: &Delta) {
     }
 }
 
-fn counter(state: &ChunkState) -> &'static str {
+fn counter(state: &ChunkState) -> Option<&'static str> {
     match state {
-        ChunkState::Planned => "c_planned",
-        ChunkState::Submitting { .. } | ChunkState::InDoubt(_) => "c_submitting",
+        ChunkState::Joining { .. } => None,
+        ChunkState::Planned => Some("c_planned"),
+        ChunkState::Submitting { .. } | ChunkState::InDoubt(_) => Some("c_submitting"),
         ChunkState::Asking | ChunkState::Running { .. } | ChunkState::Harvested { .. } | ChunkState::Settled => {
-            "c_running"
+            Some("c_running")
         }
+    }
+}
+
+/// Prepares what the chunks get that wait for this one, as far as that is not done.
+async fn serve_waiters(
+    held: &Held<'_>,
+    settlement: &Settlement,
+    stage: &Stage,
+    sizes: &Sizes,
+    served: &mut BTreeMap<ChunkId, Option<Served>>,
+) -> Result<(), StoreError> {
+    let waiters = insist(held, "read who waits", || held.gateway.store.waiters(held.chunk.id)).await?;
+    for waiter in waiters {
+        if let Entry::Vacant(unserved) = served.entry(waiter) {
+            unserved.insert(join::serve(held, waiter, settlement, stage, sizes).await?);
+        }
+    }
+    Ok(())
+}
+
+fn count_joins(served: &BTreeMap<ChunkId, Option<Served>>) {
+    for served in served.values().flatten() {
+        count_results(&served.delta);
+        metrics::counter!("batchgate_results_joined_total").increment(served.delta.joined);
+        tracing::info!(chunk = %served.waiter, joined = served.delta.joined, left = served.left.len(), "chunk served by another's call");
     }
 }
 
@@ -153,9 +213,10 @@ struct Wanted<'a> {
     failed: Vec<(&'a CacheKey, &'a Failure)>,
 }
 
-/// One fragment for every open page that wants an outcome of this chunk.
-async fn write_fragments(
+/// One fragment of this name for every open page of a batch that wants some of these outcomes.
+pub(super) async fn write_fragments(
     held: &Held<'_>,
+    (batch, name): (BatchId, &str),
     settlement: &Settlement,
     stage: &Stage,
     sizes: &Sizes,
@@ -173,12 +234,11 @@ async fn write_fragments(
         }
     }
     let store = &held.gateway.store;
-    let name = fragment_name(held.chunk.id, &held.lease.token);
     let mut fragments = Vec::with_capacity(pages.len());
     for (page, wanted) in pages {
         // Begun anew it writes the same frames under the same names.
         let write = || {
-            let writer = FrameWriter::fragment(store, held.chunk.id.batch, page, &name);
+            let writer = FrameWriter::fragment(store, batch, page, name);
             write_fragment(store, writer, &wanted, stage, sizes)
         };
         let (row, models) = insist(held, "write a fragment", write).await?;
@@ -254,15 +314,15 @@ async fn given_back(held: &Held<'_>, settlement: &Settlement) -> Result<Vec<(u32
 
 /// New planned chunks for what is asked again.
 async fn follow_ups(held: &Held<'_>, settlement: &Settlement) -> Result<Vec<NewChunk>, StoreError> {
-    if settlement.again.is_empty() {
+    let groups = settlement.again.iter().map(|items| (items, false));
+    let groups: Vec<_> = groups.chain(settlement.joins.iter().map(|items| (items, true))).collect();
+    if groups.is_empty() {
         return Ok(Vec::new());
     }
     let (chunk, settings) = (held.chunk, &held.gateway.settings);
-    let first = held.gateway.store.draw_chunk_numbers(chunk.id.batch, settlement.again.len()).await?;
-    let limits = held.gateway.limits(&chunk.lane.account, chunk.lane.endpoint);
+    let first = held.gateway.store.draw_chunk_numbers(chunk.id.batch, groups.len()).await?;
     let mut chunks = Vec::new();
-    for (number, items) in (first..).zip(&settlement.again) {
-        let weights = weigh(held, items).await?;
+    for (number, (items, joins)) in (first..).zip(groups) {
         chunks.push(NewChunk {
             id: ChunkId { batch: chunk.id.batch, number },
             lane: chunk.lane.clone(),
@@ -270,7 +330,8 @@ async fn follow_ups(held: &Held<'_>, settlement: &Settlement) -> Result<Vec<NewC
             fresh_since: chunk.fresh_since,
             tag: WireTag::new(&settings.deployment, &settings.namespace, &rand::random()),
             items: items.clone(),
-            wire_bytes: limits.fixed_bytes + weights,
+            joins,
+            wire_bytes: outgoing::weigh(held.gateway, chunk, items).await?,
             deadline: chunk.deadline,
             team: chunk.team.clone(),
             reserved: share(chunk.reserved, items.len() as u64, chunk.prompts as u64),
@@ -285,30 +346,12 @@ pub(super) fn share(reserved: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(share).unwrap_or(reserved)
 }
 
-/// Exact wire bytes of some items' lines: their bodies are measured in the spool.
-async fn weigh(held: &Held<'_>, items: &[Item]) -> Result<u64, StoreError> {
-    let (chunk, mut total) = (held.chunk, 0);
-    let limits = held.gateway.limits(&chunk.lane.account, chunk.lane.endpoint);
-    let mut homes: BTreeMap<u32, Vec<CacheKey>> = BTreeMap::new();
-    for item in items {
-        homes.entry(item.places[0].page).or_default().push(item.key);
-    }
-    for (page, keys) in homes {
-        let bodies = held.gateway.store.spool(chunk.id.batch, page).await?;
-        let body =
-            |key| bodies.get(key).ok_or_else(|| StoreError::corrupt("spool page", "lacks a prompt of the chunk"));
-        for key in &keys {
-            total += limits.weight(body(key)?.len());
-        }
-    }
-    Ok(total)
-}
-
 /// What the batch's counts gain: results, where a question may have several; tokens once a question.
-fn delta(held: &Held<'_>, settlement: &Settlement) -> Delta {
+fn delta(held: &Held<'_>, settlement: &Settlement, brought: Brought<'_>) -> Delta {
     let mut delta = Delta::default();
     for (item, usage) in &settlement.answered {
         delta.succeeded += u64::from(item.results());
+        delta.cached += if brought == Brought::ByCache { u64::from(item.results()) } else { 0 };
         let Usage { input_tokens, cached_input_tokens, output_tokens } = usage;
         let add = |sum: &mut u64, tokens: &u64| *sum += (*tokens).min(MAX_TOKENS);
         add(&mut delta.usage.input_tokens, input_tokens);
@@ -322,6 +365,9 @@ fn delta(held: &Held<'_>, settlement: &Settlement) -> Delta {
             None => &mut delta.failed,
         };
         *count += u64::from(item.results());
+    }
+    if matches!(held.chunk.state, ChunkState::Joining { .. }) {
+        return delta; // no provider did anything for it
     }
     let done = settlement.answered.len() + settlement.failed.len();
     delta.reported = i64::try_from(done).unwrap_or(0) - i64::try_from(held.chunk.reported).unwrap_or(0);

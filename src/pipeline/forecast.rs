@@ -8,11 +8,17 @@ use super::{
     submit::{MAX_CHUNKS, too_many_chunks},
 };
 use crate::{
-    domain::{chunk::Place, estimate, json, key::CacheKey, problem::Problems, progress::Counts},
+    domain::{
+        chunk::{By, Place},
+        estimate, json,
+        key::CacheKey,
+        problem::Problems,
+        progress::Counts,
+    },
     store::record::Known,
 };
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What would come of a body. Prompts with problems count in `total` alone.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +26,8 @@ pub struct Forecast {
     /// Results.
     pub total: u64,
     pub cached: u64,
+    /// Results that others are asking for at this moment.
+    pub joined: u64,
     pub repeats: u64,
     /// Questions that would be asked; a shared one once.
     pub to_buy: u64,
@@ -52,7 +60,8 @@ impl Forecaster {
         Forecaster { planner: Planner::new(max_prompts, share), max_prompts, told: Forecast::default() }
     }
 
-    pub(super) fn take(&mut self, gateway: &Gateway, page: &Page) {
+    /// `joined`: questions of the page that others ask already.
+    pub(super) fn take(&mut self, gateway: &Gateway, page: &Page, joined: &HashSet<CacheKey>) {
         let mut wires: HashMap<CacheKey, &Wire> = HashMap::new();
         let mut questions = Vec::new();
         for one in &page.asked {
@@ -62,6 +71,10 @@ impl Forecaster {
                 }
                 (Some(Known::Failed(_)), _) | (None, What::Refused(_)) => {
                     self.told.storage_bytes += estimate::result_bytes(0);
+                }
+                (None, What::Question(wire)) if joined.contains(&one.key) => {
+                    self.told.joined += 1;
+                    self.told.storage_bytes += estimate::result_bytes(wire.answer_bytes);
                 }
                 (None, What::Question(wire)) => {
                     wires.entry(one.key).or_insert(wire);
@@ -103,6 +116,7 @@ fn question<'a>(gateway: &Gateway, page: u32, key: CacheKey, wire: &'a Wire) -> 
     Question {
         key,
         lane: &wire.lane,
+        by: By::Us,
         limits: gateway.limits(&wire.lane.account, wire.lane.endpoint),
         wire_bytes: wire.wire_bytes,
         inputs: wire.inputs,

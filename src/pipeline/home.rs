@@ -19,7 +19,7 @@ const LOOK: u32 = 500;
 
 /// The states of a chunk that is known to a provider, or may be.
 const UNDER_WAY: [&str; 5] = ["submitting", "in_doubt", "running", "harvested", "asking"];
-/// Every state but settled.
+/// Every state of a chunk of the batch's own but settled.
 const UNSETTLED: [&str; 6] = ["planned", "submitting", "in_doubt", "running", "harvested", "asking"];
 
 /// What this Redis is to us. `works`: we mean to work here, so a Redis that is nobody's becomes our home.

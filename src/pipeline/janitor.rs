@@ -357,7 +357,7 @@ fn is_in_hand(state: &ChunkState, batch: &RemoteId) -> bool {
     match state {
         ChunkState::Submitting { .. } | ChunkState::InDoubt { .. } => true,
         ChunkState::Running { remote, .. } | ChunkState::Harvested { remote, .. } => *remote == batch.0,
-        ChunkState::Planned | ChunkState::Asking | ChunkState::Settled => false,
+        ChunkState::Joining { .. } | ChunkState::Planned | ChunkState::Asking | ChunkState::Settled => false,
     }
 }
 

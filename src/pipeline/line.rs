@@ -14,6 +14,8 @@ use serde::Serialize;
 pub enum Source {
     Provider,
     Cache,
+    /// Another batch's call.
+    Joined,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,4 +1,4 @@
-//! VERBS, in the order data meets them: submit (number, page, plan), forecast, dispatch, collect, commit, seal, read, cancel;
+//! VERBS, in the order data meets them: submit (number, page, plan), forecast, join, dispatch, collect, commit, seal, read, cancel;
 //! janitor and reconcile, for what none of them sees.
 //! Knows nothing of HTTP servers, loops or terminals; each verb does one thing once and says what comes next.
 
@@ -15,6 +15,7 @@ pub mod frames;
 mod group;
 pub mod home;
 pub mod janitor;
+pub mod join;
 pub mod line;
 pub mod number;
 pub mod online;

@@ -11,7 +11,7 @@ pub mod limit;
 use super::{
     Gateway, Provider, account,
     account::{Move, Passage},
-    commit,
+    commit::{self, Brought},
     dispatch::{After, Held, no_provider},
     outgoing::{Unread, open_lines},
     room,
@@ -153,7 +153,7 @@ async fn settle(
     let reported = said.values().filter(|word| word.is_last()).count() as u64;
     let chunk = Chunk { reported, ..held.chunk.clone() };
     let (held, stage) = (Held { chunk: &chunk, ending, ..*held }, Stage::Chunk(chunk.id));
-    commit::settle_staged(&held, settlement, &stage, &sizes, None).await
+    commit::settle_staged(&held, settlement, &stage, &sizes, Brought::ByNoBatch).await
 }
 
 async fn give_back(held: &Held<'_>, heard: bool, wait: Duration) -> Result<After, StoreError> {

@@ -6,7 +6,7 @@ use crate::{
     domain::{id::BatchId, key::CacheKey},
     store::{
         Store, StoreError,
-        pages::{ACCEPT, FrameRow},
+        pages::{FrameRow, Origin},
         record::{Known, ManifestPage},
     },
 };
@@ -30,9 +30,8 @@ impl OpenPage {
     /// Looks at the page; `None` if it is not open any more: then it is sealed, or its batch is gone.
     pub async fn look(store: &Store, batch: BatchId, page: u32) -> Result<Option<OpenPage>, StoreError> {
         let Some(manifest) = store.manifest(batch, page).await? else { return Ok(None) };
-        let source = |name: &str| if name == ACCEPT { Source::Cache } else { Source::Provider };
         let fragments = store.fragments(batch, page).await?;
-        let rows: Vec<(Source, FrameRow)> = fragments.into_iter().map(|(name, row)| (source(&name), row)).collect();
+        let rows: Vec<(Source, FrameRow)> = fragments.into_iter().map(|(from, row)| (source(from), row)).collect();
         let (place, kept) = Default::default();
         let mut open = OpenPage { batch, page, manifest, rows, place, kept };
         for row in 0..open.rows.len() {
@@ -80,6 +79,14 @@ impl OpenPage {
         }
         self.kept.push_back((at, records.into_iter().collect()));
         Ok(true)
+    }
+}
+
+fn source(origin: Origin) -> Source {
+    match origin {
+        Origin::Accept | Origin::Chunk { cached: true, .. } => Source::Cache,
+        Origin::Joined { .. } => Source::Joined,
+        Origin::Chunk { cached: false, .. } | Origin::Nobody => Source::Provider,
     }
 }
 

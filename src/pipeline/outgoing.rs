@@ -1,13 +1,16 @@
 //! A chunk on its way out: its prompts, read from the spool page by page while they are sent.
 
-use super::{commit, dispatch::Held};
+use super::{Gateway, commit, dispatch::Held};
 use crate::{
     domain::{chunk::Item, key::CacheKey},
     provider::{OpenLines, OutLine, Parcel, ReadError},
-    store::StoreError,
+    store::{StoreError, chunks::Chunk},
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// Why the bodies of a chunk could not be read while they were sent. To a provider's call that is a body that broke off:
 /// whoever made the call asks here whose fault it was.
@@ -85,4 +88,22 @@ pub(super) fn open_lines(held: &Held<'_>, items: &[Item]) -> (OpenLines, Unread)
         stream::iter(pages).then(read).try_flatten().boxed()
     });
     (open, unread)
+}
+
+/// Exact bytes of the file or body that carries some of a chunk's questions: their bodies are measured in the spool.
+pub(super) async fn weigh(gateway: &Gateway, chunk: &Chunk, items: &[Item]) -> Result<u64, StoreError> {
+    let limits = gateway.limits(&chunk.lane.account, chunk.lane.endpoint);
+    let (mut total, mut homes) = (limits.fixed_bytes, BTreeMap::<u32, Vec<CacheKey>>::new());
+    for item in items {
+        homes.entry(item.places[0].page).or_default().push(item.key);
+    }
+    for (page, keys) in homes {
+        let bodies = gateway.store.spool(chunk.id.batch, page).await?;
+        let body =
+            |key| bodies.get(key).ok_or_else(|| StoreError::corrupt("spool page", "lacks a prompt of the chunk"));
+        for key in &keys {
+            total += limits.weight(body(key)?.len());
+        }
+    }
+    Ok(total)
 }

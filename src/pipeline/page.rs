@@ -99,6 +99,11 @@ pub struct Page {
 }
 
 impl Page {
+    /// The questions nobody has an answer to yet; one may come several times.
+    pub fn unknown(&self) -> Vec<CacheKey> {
+        self.asked.iter().map(|one| one.key).filter(|key| !self.known.contains_key(key)).collect()
+    }
+
     fn is_known(&self) -> bool {
         self.asked.iter().all(|one| self.known.contains_key(&one.key))
     }

@@ -1,7 +1,7 @@
 //! Cuts the questions of a batch into chunks that fit a provider batch. Pure: takes items, gives chunks.
 
 use crate::domain::{
-    chunk::{Item, Lane, Place},
+    chunk::{By, Item, Lane, Place},
     key::CacheKey,
     limits::BatchLimits,
 };
@@ -13,6 +13,8 @@ pub struct Planned {
     /// Its place in the plan: the same batch planned again gets the same numbers.
     pub number: u32,
     pub lane: Lane,
+    /// Who answers its questions; all of them the same.
+    pub by: By,
     pub items: Vec<Item>,
     /// Exact bytes of the file or body that will carry it.
     pub wire_bytes: u64,
@@ -25,6 +27,7 @@ pub struct Planned {
 pub struct Question<'a> {
     pub key: CacheKey,
     pub lane: &'a Lane,
+    pub by: By,
     pub limits: BatchLimits,
     /// Bytes of its line on the wire.
     pub wire_bytes: u64,
@@ -38,7 +41,8 @@ pub struct Planner {
     /// `repeats: share`, for every lane.
     share: bool,
     chunks: Vec<Option<Planned>>,
-    open: BTreeMap<Lane, usize>,
+    asking: usize,
+    open: BTreeMap<By, BTreeMap<Lane, usize>>,
     /// Chunk and item of each question of a lane that shares.
     planned: HashMap<CacheKey, (usize, usize)>,
     full: Vec<usize>,
@@ -48,12 +52,17 @@ impl Planner {
     /// `max_prompts`: the batch's `chunk`, or `BATCHGATE_CHUNK`; a provider's own limit holds in any case.
     pub fn new(max_prompts: usize, share: bool) -> Planner {
         let (open, planned) = Default::default();
-        Planner { max_prompts, share, chunks: Vec::new(), open, planned, full: Vec::new() }
+        Planner { max_prompts, share, chunks: Vec::new(), asking: 0, open, planned, full: Vec::new() }
     }
 
     /// Chunks so far, full ones and open ones.
     pub fn count(&self) -> usize {
         self.chunks.len()
+    }
+
+    /// Those of them whose questions are ours to ask.
+    pub fn asking(&self) -> usize {
+        self.asking
     }
 
     /// Adds the questions of one page, in order; one that comes several times is planned once, with the number of its
@@ -99,8 +108,9 @@ impl Planner {
 
     /// The lane's open chunk, or a new one if this question would not fit.
     fn room_for(&mut self, question: &Question<'_>) -> usize {
-        let limits = question.limits;
-        if let Some(&number) = self.open.get(question.lane) {
+        let (limits, shares) = (question.limits, self.shares(question.lane));
+        let open = self.open.entry(question.by).or_default();
+        if let Some(&number) = open.get(question.lane) {
             let chunk = self.chunks[number].as_ref().expect("an open chunk is here");
             let most = self.max_prompts.min(limits.max_prompts);
             let fits = chunk.items.len() < most
@@ -109,15 +119,17 @@ impl Planner {
             if fits {
                 return number;
             }
-            if !self.shares(question.lane) {
+            if !shares {
                 self.full.push(number);
             }
         }
         let number = self.chunks.len();
-        self.open.insert(question.lane.clone(), number);
+        open.insert(question.lane.clone(), number);
+        self.asking += usize::from(question.by == By::Us);
         self.chunks.push(Some(Planned {
             number: u32::try_from(number).expect("the caller bounds the number of chunks"),
             lane: question.lane.clone(),
+            by: question.by,
             items: Vec::new(),
             wire_bytes: limits.fixed_bytes,
             inputs: 0,
@@ -175,7 +187,7 @@ mod tests {
         for (n, lane, wire_bytes, inputs) in questions {
             let place = Place { page: 0, results: 1 };
             let (wire_bytes, inputs) = (*wire_bytes, *inputs);
-            planner.push(&Question { key: key(*n), lane, limits: LIMITS, wire_bytes, inputs, place });
+            planner.push(&Question { key: key(*n), lane, by: By::Us, limits: LIMITS, wire_bytes, inputs, place });
             chunks.extend(planner.take_full());
         }
         chunks.extend(planner.finish());
@@ -253,7 +265,7 @@ mod tests {
         let mut planner = Planner::new(1, false);
         for (n, lane, wire_bytes, inputs) in &questions {
             let (place, wire_bytes, inputs) = (Place { page: 0, results: 1 }, *wire_bytes, *inputs);
-            planner.push(&Question { key: key(*n), lane, limits: LIMITS, wire_bytes, inputs, place });
+            planner.push(&Question { key: key(*n), lane, by: By::Us, limits: LIMITS, wire_bytes, inputs, place });
         }
         assert!(planner.take_full().iter().all(|chunk| chunk.lane == lane("m")), "only these are finished early");
         assert_eq!(planner.finish().len(), 3);
@@ -266,7 +278,7 @@ mod tests {
             let place = Place { page, results: 1 };
             let question = |(n, at): &(usize, usize)| {
                 let lane = if *at == 0 { &lanes[0] } else { &lanes[1] };
-                Question { key: key(*n), lane, limits: LIMITS, wire_bytes: 1, inputs: 1, place }
+                Question { key: key(*n), lane, by: By::Us, limits: LIMITS, wire_bytes: 1, inputs: 1, place }
             };
             asked.iter().map(question).collect()
         };
@@ -300,7 +312,7 @@ mod tests {
             for (page, questions) in (0u32..).zip(&pages) {
                 let of = |(n, wire_bytes): &(usize, u64)| {
                     let place = Place { page, results: 1 };
-                    Question { key: key(*n), lane: &lanes[n % 3], limits: LIMITS, wire_bytes: *wire_bytes, inputs: 1, place }
+                    Question { key: key(*n), lane: &lanes[n % 3], by: By::Us, limits: LIMITS, wire_bytes: *wire_bytes, inputs: 1, place }
                 };
                 for (n, _) in questions {
                     *wanted.entry((key(*n), page)).or_default() += 1;

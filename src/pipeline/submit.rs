@@ -18,7 +18,7 @@ use crate::{
     clock,
     domain::{
         batch::{CacheMode, FieldText, OnInvalid, Options, Repeats},
-        chunk::{Item, Lane, Place},
+        chunk::{By, Item, Lane, Place},
         estimate::Learnt,
         id::{BatchId, ChunkId, WireTag},
         key::{CacheKey, Question},
@@ -35,12 +35,14 @@ use crate::{
         StoreError,
         chunks::NewChunk,
         idempotency::{FirstAnswer, Lock},
+        marks::Marked,
         record::{self, Ask},
         runs::{Attempt, Draws},
-        uploads::{Accepted, Extent, Reservation},
+        uploads::{Accepted, Extent, First, Reservation},
     },
 };
 use std::{
+    collections::HashSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -292,8 +294,8 @@ impl<'g> Submission<'g> {
         self.gateway.store.write_starts(self.batch, &resolver.pages.starts).await?;
         let deadline = self.created_at + clock::millis(resolver.options.deadline);
         let chunks = self.plan(&resolver, deadline).await?;
-        let progress = self.first_state(&resolver, chunks, deadline);
-        self.accept(&progress, request_digest, render).await?;
+        let progress = self.first_state(&resolver, &chunks, deadline);
+        self.accept(&progress, chunks.all, request_digest, render).await?;
         self.settle_draws(&resolver).await;
         Ok(progress)
     }
@@ -435,12 +437,12 @@ impl<'g> Submission<'g> {
     // Planning.
 
     /// Plans the open pages' questions and writes the chunks; says how many there are.
-    async fn plan(&mut self, resolver: &Resolver, deadline: u64) -> Result<u32, SubmitError> {
+    async fn plan(&mut self, resolver: &Resolver, deadline: u64) -> Result<Chunks, SubmitError> {
         let most = most_prompts(self.gateway, &resolver.options);
         let mut planner = Planner::new(most, resolver.options.repeats == Repeats::Share);
         let mut full: Vec<Planned> = Vec::new();
         for &page in &resolver.pages.open {
-            self.plan_page(&mut planner, page).await?;
+            self.plan_page(resolver, &mut planner, page).await?;
             if planner.count() > MAX_CHUNKS {
                 return Err(SubmitError::Invalid(Box::new(too_many_chunks(most).into())));
             }
@@ -449,25 +451,53 @@ impl<'g> Submission<'g> {
                 self.write_chunks(resolver, &mut full, deadline).await?;
             }
         }
-        let count = u32::try_from(planner.count()).expect("bounded by MAX_CHUNKS");
+        let count = |chunks| u32::try_from(chunks).expect("bounded by MAX_CHUNKS");
+        let chunks = Chunks { all: count(planner.count()), asking: count(planner.asking()) };
         full.extend(planner.finish());
         self.write_chunks(resolver, &mut full, deadline).await?;
-        Ok(count)
+        fail_point!("marked", StoreError);
+        Ok(chunks)
     }
 
-    async fn plan_page(&self, planner: &mut Planner, page: u32) -> Result<(), SubmitError> {
+    async fn plan_page(&mut self, resolver: &Resolver, planner: &mut Planner, page: u32) -> Result<(), SubmitError> {
         let manifest = self.gateway.store.manifest(self.batch, page).await?;
         let manifest = manifest.ok_or_else(|| StoreError::corrupt("manifest page", "absent"))?;
+        let keys = manifest.entries.iter().filter(|entry| entry.ask.is_some()).map(|entry| entry.key);
+        let marked = self.mark(resolver, keys.collect()).await?;
         let question = |key, ask: Ask| {
             let lane = manifest.lanes.get(ask.lane as usize);
             let lane = lane.ok_or_else(|| StoreError::corrupt("manifest page", "names no lane"))?;
             let limits = self.gateway.limits(&lane.account, lane.endpoint);
             let Ask { wire_bytes, inputs, .. } = ask;
-            Ok(PlanQuestion { key, lane, limits, wire_bytes, inputs, place: Place { page, results: 1 } })
+            let (by, place) = (marked.by(&key), Place { page, results: 1 });
+            Ok(PlanQuestion { key, lane, by, limits, wire_bytes, inputs, place })
         };
         let asked = manifest.entries.iter().filter_map(|entry| Some(question(entry.key, entry.ask?)));
         planner.push_page(asked.collect::<Result<Vec<_>, StoreError>>()?);
         Ok(())
+    }
+
+    /// Marks a page's questions as ours. One that is another's already is joined, where the batch joins; and so is one
+    /// whose answer entered the cache between the look-up and the mark.
+    async fn mark(&mut self, resolver: &Resolver, mut keys: Vec<CacheKey>) -> Result<Marked, SubmitError> {
+        let (store, mode) = (&self.gateway.store, resolver.options.cache);
+        if !mode.marks() {
+            return Ok(Marked::default());
+        }
+        if !self.extent.marks {
+            self.extent.marks = true;
+            self.note_extent().await?;
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        let mut marked = store.mark(self.batch, &keys).await?;
+        if !mode.joins() {
+            return Ok(Marked::default());
+        }
+        let late = store.look_up(&marked.ours, resolver.pages.fresh_since).await?;
+        store.unmark(self.batch.hex(), late.keys()).await?;
+        marked.others.extend(late.into_keys().map(|key| (key, None)));
+        Ok(marked)
     }
 
     async fn write_chunks(
@@ -489,6 +519,7 @@ impl<'g> Submission<'g> {
                 fresh_since: resolver.pages.fresh_since,
                 tag: WireTag::new(&settings.deployment, &settings.namespace, &rand::random()),
                 reserved: share(resolver.pages.reserved, results(&chunk.items), resolver.pages.waiting),
+                joins: chunk.by != By::Us,
                 items: chunk.items,
                 wire_bytes: chunk.wire_bytes,
                 deadline,
@@ -496,12 +527,17 @@ impl<'g> Submission<'g> {
             })
             .collect();
         self.reserved += chunks.iter().map(|chunk| chunk.reserved).sum::<u64>();
+        if resolver.options.cache.marks() {
+            for chunk in chunks.iter().filter(|chunk| !chunk.joins) {
+                self.gateway.store.point_marks(chunk.id, chunk.items.iter().map(|item| &item.key)).await?;
+            }
+        }
         Ok(self.gateway.store.write_chunks(&chunks).await?)
     }
 
     // The last step.
 
-    fn first_state(&self, resolver: &Resolver, chunks: u32, deadline: u64) -> Progress {
+    fn first_state(&self, resolver: &Resolver, chunks: &Chunks, deadline: u64) -> Progress {
         let pages = page_count(resolver);
         let open = u32::try_from(resolver.pages.open.len()).expect("no more than pages");
         let ended_at = (open == 0).then(clock::now_ms);
@@ -514,7 +550,7 @@ impl<'g> Submission<'g> {
             ended_at,
             deleted_at: ended_at.map(|at| at + retention),
             counts: resolver.pages.counts,
-            chunks: ChunkCounts { planned: u64::from(chunks), ..ChunkCounts::default() },
+            chunks: ChunkCounts { planned: u64::from(chunks.asking), ..ChunkCounts::default() },
             metadata: resolver.options.metadata.clone(),
 
             retry_of: self.retry_of,
@@ -528,6 +564,7 @@ impl<'g> Submission<'g> {
     async fn accept(
         &mut self,
         progress: &Progress,
+        chunks: u32,
         request_digest: &str,
         render: impl Fn(BatchId, &Progress) -> String,
     ) -> Result<(), SubmitError> {
@@ -544,7 +581,8 @@ impl<'g> Submission<'g> {
         let store = &self.gateway.store;
         let allowance = room::ensure(self.gateway, self.reserved).await?;
         let reservation = Reservation { bytes: self.reserved, allowance };
-        let accepted = match store.accept(self.batch, progress, remembered.as_ref(), reservation, retention).await {
+        let first = First { progress, chunks };
+        let accepted = match store.accept(self.batch, &first, remembered.as_ref(), reservation, retention).await {
             // The reply may have been lost, and not the batch: then it exists, and must not be asked for again.
             Err(StoreError::Away(_)) if store.progress(self.batch).await?.is_some() => Accepted::Done,
             other => other?,
@@ -576,6 +614,13 @@ impl<'g> Submission<'g> {
             }
         }
     }
+}
+
+/// How many chunks a batch is cut into.
+struct Chunks {
+    all: u32,
+    /// Those whose questions are its own to ask; the others wait for other batches.
+    asking: u32,
 }
 
 /// What a prompt's answer is taken to have.
@@ -619,7 +664,7 @@ pub(super) fn too_many_chunks(chunk: usize) -> Problem {
 struct Resolver {
     options: Options,
     numbering: Numbering,
-    lanes: std::collections::HashSet<Lane>,
+    lanes: HashSet<Lane>,
     pages: PageBuilder,
     /// Takes the pages instead of Redis where only a forecast is wanted; then every problem is told, and none refuses.
     forecaster: Option<Forecaster>,
@@ -660,7 +705,7 @@ impl Resolver {
             forecaster: None,
             learnt,
             options,
-            lanes: std::collections::HashSet::new(),
+            lanes: HashSet::new(),
             results: 0,
             waiting: None,
         }
@@ -687,7 +732,11 @@ impl Resolver {
     async fn forecast_page(&mut self, gateway: &Gateway) -> Result<(), SubmitError> {
         let page = self.pages.close(gateway).await?;
         if let (Some(page), Some(forecaster)) = (page, &mut self.forecaster) {
-            forecaster.take(gateway, &page);
+            let joined = match self.options.cache.joins() {
+                true => gateway.store.marked(&page.unknown()).await?,
+                false => HashSet::new(),
+            };
+            forecaster.take(gateway, &page, &joined);
         }
         Ok(())
     }

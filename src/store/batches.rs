@@ -37,7 +37,6 @@ pub(super) fn fields(p: &Progress) -> Vec<(&'static str, String)> {
         ("metadata", serde_json::to_string(&p.metadata).expect("strings serialize")),
         ("pages", p.pages.to_string()),
         ("sealed", p.sealed.to_string()),
-        ("next_chunk", chunks.planned.to_string()),
         ("c_planned", chunks.planned.to_string()),
     ];
     let numbers = [

@@ -31,6 +31,8 @@ pub struct NewChunk {
     pub team: String,
     /// Bytes in Redis its answers are taken to need; its batch's promise is the sum of these.
     pub reserved: u64,
+    /// Its questions are asked by others.
+    pub joins: bool,
 }
 
 /// A chunk as it is now, without its items.
@@ -81,6 +83,9 @@ pub struct Chunk {
     /// How often in a row it was refused for the token limit with nothing beside it.
     pub alone: u32,
 }
+
+/// A chunk that bears this field is none of its batch's own: others ask, or asked, its questions.
+pub const JOINS: &str = "joins";
 
 /// A chunk with what its team may want to know of its past.
 #[derive(Clone, Debug)]
@@ -139,9 +144,10 @@ pub struct Step<'a> {
 impl NewChunk {
     /// Commands that write the chunk, for a pipeline of the caller's: accept's, or a commit's MULTI.
     pub fn write(&self, store: &Store, pipe: &mut redis::Pipeline) {
+        let state = if self.joins { ChunkState::Joining { owner: None } } else { ChunkState::Planned };
         let fields = [
             ("v", "1".to_owned()),
-            ("state", ChunkState::Planned.word().to_owned()),
+            ("state", state.word().to_owned()),
             ("lane", serde_json::to_string(&self.lane).expect("a lane serializes")),
             ("lane_id", lane_id(&self.lane)),
             ("mode", word(self.mode)),
@@ -160,6 +166,9 @@ impl NewChunk {
         let span = [("results", results), ("first", first.unwrap_or(0).into()), ("last", last.unwrap_or(0).into())];
         pipe.hset_multiple(store.keys.chunk(self.id), &span).ignore();
         pipe.hset_multiple(store.keys.chunk(self.id), &fields).ignore();
+        if self.joins {
+            pipe.hset(store.keys.chunk(self.id), JOINS, 1).ignore();
+        }
         if let Some(moment) = self.fresh_since {
             pipe.hset(store.keys.chunk(self.id), "fresh_since", moment).ignore();
         }
@@ -195,7 +204,8 @@ impl Store {
         record::unpack_items(&stored.ok_or_else(|| StoreError::corrupt(format!("items of {id}"), "absent"))?)
     }
 
-    /// Chunks of a batch from a number on, at most `limit`, as their team may read them; and the number after the last.
+    /// Chunks of a batch from a number on, at most `limit`, as their team may read them, without those that wait for
+    /// others; and the number after the last.
     pub async fn told_chunks(
         &self,
         batch: BatchId,
@@ -210,7 +220,8 @@ impl Store {
         }
         let found: Vec<HashMap<String, String>> =
             if from < until { pipe.query_async(&mut self.main.clone()).await? } else { Vec::new() };
-        let told = (from..).zip(found).filter(|(_, fields)| !fields.is_empty());
+        let own = |fields: &HashMap<String, String>| !fields.is_empty() && !fields.contains_key(JOINS);
+        let told = (from..).zip(found).filter(|(_, fields)| own(fields));
         let told = told.map(|(number, fields)| {
             let id = ChunkId { batch, number };
             let fields = Fields { id, fields };
@@ -280,8 +291,9 @@ fn state_fields(state: &ChunkState) -> Vec<(&'static str, String)> {
     let flag = |set: bool| if set { "1".to_owned() } else { String::new() };
     let list = |list: &[String]| serde_json::to_string(list).expect("strings serialize");
     let (mut newest, mut looks, mut remote, mut sources, mut looked, mut adopted) = Default::default();
-    let (mut by_tag, mut candidates) = (String::new(), String::new());
+    let (mut by_tag, mut candidates, mut owner) = (String::new(), String::new(), String::new());
     match state {
+        ChunkState::Joining { owner: of } => owner = of.map(|chunk| chunk.to_string()).unwrap_or_default(),
         ChunkState::Planned | ChunkState::Asking | ChunkState::Settled => {}
         ChunkState::Submitting { newest_before } => newest = text(newest_before),
         ChunkState::InDoubt(search) => {
@@ -302,7 +314,8 @@ fn state_fields(state: &ChunkState) -> Vec<(&'static str, String)> {
         }
     }
     let own = [("newest", newest), ("looks", looks), ("remote", remote), ("sources", sources), ("looked", looked)];
-    own.into_iter().chain([("adopted", adopted), ("by_tag", by_tag), ("candidates", candidates)]).collect()
+    let rest = [("adopted", adopted), ("by_tag", by_tag), ("candidates", candidates), ("owner", owner)];
+    own.into_iter().chain(rest).collect()
 }
 
 struct Fields {
@@ -365,6 +378,7 @@ fn read_state(fields: &Fields) -> Result<ChunkState, StoreError> {
     let adopted = fields.get("adopted").map(|_| Adopted { newest_before: newest_before.clone() });
     let remote = || fields.text("remote").map(str::to_owned);
     Ok(match fields.text("state")? {
+        "joining" => ChunkState::Joining { owner: fields.get("owner").and_then(ChunkId::parse) },
         "planned" => ChunkState::Planned,
         "asking" => ChunkState::Asking,
         "submitting" => ChunkState::Submitting { newest_before },

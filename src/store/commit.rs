@@ -5,8 +5,9 @@ use super::{
     Store, StoreError,
     chunks::{Lease, NewChunk},
     janitor::{Noted, REMEMBERED},
+    joins::{Served, read_waiters},
     keys::Keys,
-    pages::FrameRow,
+    pages::{FrameRow, Origin},
     record::{self, Known, StoredAnswer},
     runs::Row,
     script,
@@ -15,7 +16,7 @@ use crate::{
     clock::{self, Millis},
     domain::{
         batch::CacheMode,
-        chunk::ChunkState,
+        chunk::{ChunkState, Item},
         id::{BatchId, ChunkId, Token},
         key::CacheKey,
         outcome::Usage,
@@ -23,14 +24,17 @@ use crate::{
 };
 use bytes::Bytes;
 use redis::{Value, aio::MultiplexedConnection};
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    time::Duration,
+};
 
 /// Staged answers live at least this long: from the first line of a download to its commit.
-const STAGED: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const STAGED: Duration = Duration::from_secs(24 * 60 * 60);
 /// Times a MULTI is begun anew because its fence moved without being taken away.
 const ATTEMPTS: u32 = 5;
 /// Keys looked at in one round trip.
-const KEYS_PER_LOOK: usize = 500;
+pub(super) const KEYS_PER_LOOK: usize = 500;
 
 /// Sent by text: inside a MULTI there is no second try for a script Redis has forgotten.
 const PROGRESS_TEXT: &str = include_str!("scripts/progress.lua");
@@ -56,9 +60,11 @@ impl Stage {
 /// Everything that changes when a chunk is settled.
 pub struct Settled<'a> {
     pub lease: &'a Lease,
-    /// The batch's counter of the state the chunk is in: `c_planned`, `c_submitting` or `c_running`.
-    pub counter: &'static str,
+    /// The batch's counter of the state the chunk is in: `c_planned`, `c_submitting` or `c_running`; none if others asked.
+    pub counter: Option<&'static str>,
     pub mode: CacheMode,
+    /// Its answers are copies of the cache's own: they enter nothing.
+    pub cached: bool,
     pub stage: &'a Stage,
     /// The provider batch that was read to its end for it; none if it is settled without: the janitor looks after what
     /// there may be.
@@ -67,14 +73,16 @@ pub struct Settled<'a> {
     pub fresh_since: Option<Millis>,
     /// Keys with a staged answer.
     pub answered: &'a [CacheKey],
-    /// How many questions ended without an answer.
-    pub failed: usize,
+    /// Questions that ended without an answer.
+    pub failed: &'a [CacheKey],
     /// Fragments written for the batch's open pages; the MULTI makes them live.
     pub fragments: &'a [(u32, FrameRow)],
     /// What is asked again.
     pub follow_ups: &'a [NewChunk],
     /// Results, by page, that give the number back they drew from their run: no success came of them.
     pub given_back: &'a [(u32, Vec<Row>)],
+    /// Every chunk that waits for this one; none where it waits no more.
+    pub served: BTreeMap<ChunkId, Option<Served>>,
     pub delta: Delta,
 }
 
@@ -86,8 +94,32 @@ pub struct Delta {
     pub canceled: u64,
     pub expired: u64,
     pub usage: Usage,
+    /// How many of `succeeded` came from the cache, or from another batch's call.
+    pub cached: u64,
+    pub joined: u64,
     /// Prompts of this chunk the provider never reported as done in a poll; may be negative for those asked again.
     pub reported: i64,
+}
+
+impl Delta {
+    /// What changes, by the batch's own names.
+    pub(super) fn fields(&self) -> Vec<(&'static str, i64)> {
+        let Delta { succeeded, failed, canceled, expired, usage, cached, joined, reported } = *self;
+        let Usage { input_tokens, cached_input_tokens, output_tokens } = usage;
+        let counts = [
+            ("succeeded", succeeded),
+            ("failed", failed),
+            ("canceled", canceled),
+            ("expired", expired),
+            ("cached", cached),
+            ("joined", joined),
+            ("input_tokens", input_tokens),
+            ("cached_input_tokens", cached_input_tokens),
+            ("output_tokens", output_tokens),
+        ];
+        let counts = counts.map(|(name, delta)| (name, i64::try_from(delta).unwrap_or(i64::MAX)));
+        counts.into_iter().chain([("reported", reported)]).filter(|(_, delta)| *delta != 0).collect()
+    }
 }
 
 /// What became of a commit.
@@ -96,6 +128,8 @@ pub enum Committed {
     Done,
     /// Another dispatch has the chunk; nothing was changed.
     Lost,
+    /// Chunks wait for this one that are not served yet; nothing was changed.
+    Newcomers,
 }
 
 impl Store {
@@ -169,6 +203,9 @@ impl Store {
             if !self.watch_fence(&mut connection, settled.lease).await? {
                 return self.look_back(settled, cache_ttl).await;
             }
+            if !self.watch_waiters(&mut connection, settled).await? {
+                return Ok(Committed::Newcomers);
+            }
             let stale = match (settled.mode, settled.fresh_since) {
                 (CacheMode::Use, Some(bound)) => self.watch_stale(&mut connection, settled.answered, bound).await?,
                 _ => HashSet::new(),
@@ -188,7 +225,7 @@ impl Store {
                 // The connection broke, or a command inside failed: EXEC may have been applied all the same.
                 Err(error) => match self.look_back(settled, cache_ttl).await? {
                     Committed::Done => return Ok(Committed::Done),
-                    Committed::Lost => return Err(error.into()),
+                    Committed::Lost | Committed::Newcomers => return Err(error.into()),
                 },
             }
         }
@@ -211,7 +248,7 @@ impl Store {
     /// Writes answers of a settled chunk that the cache lacks, from the fragments its batch reads them from. A page that
     /// was sealed meanwhile has none any more: its answers are safe in the batch, and asked again for the next one.
     async fn mend_cache(&self, settled: &Settled<'_>, cache_ttl: Duration) -> Result<(), StoreError> {
-        if settled.mode == CacheMode::Off {
+        if settled.mode == CacheMode::Off || settled.cached {
             return Ok(());
         }
         let mut lacking = self.lacking(settled.answered, cache_ttl).await?;
@@ -260,9 +297,21 @@ impl Store {
         Ok(token.as_deref() == Some(lease.token.as_str()))
     }
 
+    /// Whether all that wait are served. Watches them, so that a MULTI on this connection is not executed if one comes.
+    async fn watch_waiters(
+        &self,
+        connection: &mut MultiplexedConnection,
+        settled: &Settled<'_>,
+    ) -> Result<bool, StoreError> {
+        let name = self.keys.waiters(settled.lease.chunk);
+        redis::cmd("WATCH").arg(&name).query_async::<()>(connection).await?;
+        let waiting: Vec<String> = redis::cmd("SMEMBERS").arg(&name).query_async(connection).await?;
+        Ok(read_waiters(&waiting).iter().all(|waiter| settled.served.contains_key(waiter)))
+    }
+
     /// The MULTI. Its first command is a plain write, which a full Redis refuses at queueing, and with it all the rest.
     fn transaction(&self, settled: &Settled<'_>, stale: &HashSet<CacheKey>, cache_ttl: Duration) -> redis::Pipeline {
-        let Settled { lease, mode, stage, answered, fragments, follow_ups, .. } = settled;
+        let Settled { lease, stage, answered, fragments, follow_ups, cached, .. } = settled;
         let chunk = lease.chunk;
         let mut pipe = redis::pipe();
         pipe.atomic();
@@ -271,12 +320,12 @@ impl Store {
             ("settled_by", lease.token.to_string()),
             ("settled_at", clock::now_ms().to_string()),
             ("succeeded", answered.len().to_string()),
-            ("failed", settled.failed.to_string()),
+            ("failed", settled.failed.len().to_string()),
         ];
         pipe.hset_multiple(self.keys.chunk(chunk), &state).ignore();
         for key in *answered {
             let (staged, cached) = (stage.name(&self.keys, key), self.keys.cached(key));
-            match entry(*mode, stale.contains(key)) {
+            match entry(settled, stale.contains(key)) {
                 Entry::Replaces => pipe.cmd("RENAME").arg(staged).arg(cached).ignore(),
                 Entry::IfFree => pipe.cmd("RENAMENX").arg(staged).arg(cached),
                 Entry::No => continue,
@@ -287,13 +336,20 @@ impl Store {
         }
         for (page, row) in *fragments {
             let directory = self.keys.fragments(chunk.batch, *page);
-            pipe.hset(directory, chunk.number, row.to_stored()).ignore();
+            let origin = Origin::Chunk { number: chunk.number, cached: *cached };
+            pipe.hset(directory, origin.name(), row.to_stored()).ignore();
             for frame in 0..row.frames {
                 pipe.persist(self.keys.fragment(chunk.batch, *page, &row.name, frame)).ignore();
             }
         }
         for follow_up in *follow_ups {
             follow_up.write(self, &mut pipe);
+            if settled.mode.marks() && !follow_up.joins {
+                self.move_marks((chunk, follow_up.id), follow_up.items.iter().map(|item| &item.key), &mut pipe);
+            }
+        }
+        for served in settled.served.values().flatten() {
+            self.serve(chunk, served, &mut pipe);
         }
         for (page, rows) in settled.given_back {
             self.give_back_call(chunk.batch, *page, rows, &mut pipe);
@@ -310,16 +366,12 @@ impl Store {
     }
 
     fn progress_call(&self, settled: &Settled<'_>, pipe: &mut redis::Pipeline) {
-        let Delta { succeeded, failed, canceled, expired, usage, reported } = settled.delta;
         let batch = settled.lease.chunk.batch;
-        let barren = succeeded == 0 && settled.follow_ups.is_empty();
+        let barren = settled.delta.succeeded == 0 && settled.follow_ups.is_empty();
         let call = pipe.cmd("EVAL").arg(PROGRESS_TEXT).arg(4);
         call.arg(self.keys.batch(batch)).arg(self.keys.seal()).arg(self.keys.delayed());
-        call.arg(self.keys.chunk(settled.lease.chunk)).arg(batch.hex()).arg(settled.counter).arg(if barren {
-            "1"
-        } else {
-            "0"
-        });
+        call.arg(self.keys.chunk(settled.lease.chunk)).arg(batch.hex()).arg(settled.counter.unwrap_or_default());
+        call.arg(u8::from(barren));
         call.arg(settled.lease.chunk.to_string()).arg(self.keys.prefix()).arg(settled.fragments.len());
         for (page, _) in settled.fragments {
             call.arg(*page);
@@ -328,18 +380,8 @@ impl Store {
         for follow_up in settled.follow_ups {
             call.arg(follow_up.id.number);
         }
-        let Usage { input_tokens, cached_input_tokens, output_tokens } = usage;
-        let counts = [("succeeded", succeeded), ("failed", failed), ("canceled", canceled), ("expired", expired)];
-        let tokens = [
-            ("input_tokens", input_tokens),
-            ("cached_input_tokens", cached_input_tokens),
-            ("output_tokens", output_tokens),
-        ];
-        for (name, delta) in counts.into_iter().chain(tokens).filter(|(_, delta)| *delta > 0) {
+        for (name, delta) in settled.delta.fields() {
             call.arg(name).arg(delta);
-        }
-        if reported != 0 {
-            call.arg("reported").arg(reported);
         }
         call.ignore();
     }
@@ -355,16 +397,19 @@ impl Store {
     ) -> Result<(), StoreError> {
         let lease = settled.lease;
         let mut renamed = redis::from_redis_value::<Vec<i64>>(replies.clone()).unwrap_or_default().into_iter();
-        let stayed = |key: &&CacheKey| match entry(settled.mode, stale.contains(*key)) {
+        let stayed = |key: &&CacheKey| match entry(settled, stale.contains(*key)) {
             Entry::Replaces => false,
             Entry::IfFree => renamed.next() == Some(0),
             Entry::No => true,
         };
         let left: Vec<&CacheKey> = settled.answered.iter().filter(stayed).collect();
+        if settled.mode.marks() {
+            self.unmark(lease.chunk, settled.answered.iter().chain(settled.failed)).await?;
+        }
         let mut pipe = redis::pipe();
         for key in &left {
             pipe.unlink(settled.stage.name(&self.keys, key)).ignore();
-            if settled.mode != CacheMode::Off {
+            if settled.mode != CacheMode::Off && !settled.cached {
                 pipe.cmd("PEXPIRE").arg(self.keys.cached(key)).arg(clock::millis(ttl)).arg("GT").ignore();
             }
         }
@@ -385,10 +430,23 @@ impl Store {
         if self.chunk(chunk).await?.is_some_and(|chunk| chunk.state == ChunkState::Settled) {
             let kept: Vec<String> = items.iter().map(|item| self.keys.staged_for(chunk, &item.key)).collect();
             self.unlink(&kept).await?;
+            self.unmark(chunk, items.iter().map(|item| &item.key)).await?;
         }
+        self.clear_fragments(chunk, &items, token).await?;
+        for waiter in self.waiters(chunk).await? {
+            match self.items(waiter).await {
+                Ok(items) => self.clear_fragments(waiter, &items, token).await?,
+                Err(StoreError::Corrupt { .. }) => {} // its batch has ended
+                Err(away) => return Err(away),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the fragments a dispatch wrote for a chunk, its own or one that waits, as far as they are not live.
+    async fn clear_fragments(&self, chunk: ChunkId, items: &[Item], token: &Token) -> Result<(), StoreError> {
         let name = fragment_name(chunk, token);
-        let pages: std::collections::BTreeSet<u32> =
-            items.iter().flat_map(|item| &item.places).map(|at| at.page).collect();
+        let pages: BTreeSet<u32> = items.iter().flat_map(|item| &item.places).map(|at| at.page).collect();
         for page in pages {
             let live = self.fragments(chunk.batch, page).await?.into_iter().any(|(_, row)| row.name == name);
             if !live {
@@ -407,8 +465,9 @@ enum Entry {
     No,
 }
 
-fn entry(mode: CacheMode, stale: bool) -> Entry {
-    match mode {
+fn entry(settled: &Settled<'_>, stale: bool) -> Entry {
+    match settled.mode {
+        _ if settled.cached => Entry::No,
         CacheMode::Refresh => Entry::Replaces,
         CacheMode::Use if stale => Entry::Replaces,
         CacheMode::Use | CacheMode::Bypass | CacheMode::Only => Entry::IfFree,
@@ -416,7 +475,8 @@ fn entry(mode: CacheMode, stale: bool) -> Entry {
     }
 }
 
-/// The name a dispatch's fragments bear: its chunk's number and its token.
+/// The name of the fragments a dispatch writes for a chunk, its own or one that waits for it: the chunk's number and the
+/// dispatch's token.
 pub fn fragment_name(chunk: ChunkId, token: &Token) -> String {
     format!("{}.{token}", chunk.number)
 }

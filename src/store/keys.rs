@@ -40,6 +40,12 @@ impl Keys {
         self.of(format_args!("c:"))
     }
 
+    /// Which chunk will answer a question that is in flight, or which upload: the chunk's name, or the batch's alone. Written
+    /// by accept, moved by commits and by whoever takes a question over; removed once there is an outcome.
+    pub fn mark(&self, key: &CacheKey) -> String {
+        self.of(format_args!("m:{key}"))
+    }
+
     /// How large answers turned out (hash: endpoint and model -> running mean and count). Written after commits, read at
     /// accept; dies 90 days after the last answer.
     pub fn sizes(&self) -> String {
@@ -253,6 +259,12 @@ impl Keys {
     /// answers come, read by the next dispatch; removed by the commit.
     pub fn said(&self, chunk: ChunkId) -> String {
         self.of(format_args!("k:{chunk}:said"))
+    }
+
+    /// Chunks of other batches that wait for this one's answers (set). Written by them, read by its commits; removed with
+    /// the chunk's items.
+    pub fn waiters(&self, chunk: ChunkId) -> String {
+        self.of(format_args!("k:{chunk}:waiters"))
     }
 
     /// The token of the dispatch that may change the chunk. Written by claim, removed by release and commit.

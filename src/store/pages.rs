@@ -7,7 +7,7 @@ use super::{
     script,
 };
 use crate::domain::{
-    id::{BatchId, Token},
+    id::{BatchId, ChunkId, Token},
     key::CacheKey,
 };
 use bytes::Bytes;
@@ -44,7 +44,50 @@ pub struct FrameWriter<'a> {
 }
 
 /// What accept names its frames: it is the only writer of a batch that does not exist yet.
-pub const ACCEPT: &str = "accept";
+pub(super) const ACCEPT: &str = "accept";
+/// Where a fragment's answers came from, by the name its page's directory knows it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Accept found them in the cache.
+    Accept,
+    /// A chunk of the batch brought them; `cached`: out of the cache, for others had asked before it came to ask.
+    Chunk { number: u32, cached: bool },
+    /// Another batch's chunk brought them for one that waited.
+    Joined { waiter: u32, owner: ChunkId },
+    /// Nobody: they ended without an answer.
+    Nobody,
+}
+
+impl Origin {
+    pub(super) fn name(self) -> String {
+        match self {
+            Origin::Accept => ACCEPT.to_owned(),
+            Origin::Chunk { number, cached: false } => number.to_string(),
+            Origin::Chunk { number, cached: true } => format!("cached.{number}"),
+            Origin::Joined { waiter, owner } => format!("joined.{waiter}.{owner}"),
+            Origin::Nobody => CLOSED.to_owned(),
+        }
+    }
+
+    fn parse(name: &str) -> Option<Origin> {
+        if let Ok(number) = name.parse() {
+            return Some(Origin::Chunk { number, cached: false });
+        }
+        match name.split_once('.') {
+            None if name == ACCEPT => Some(Origin::Accept),
+            None if name == CLOSED => Some(Origin::Nobody),
+            Some(("cached", number)) => Some(Origin::Chunk { number: number.parse().ok()?, cached: true }),
+            Some(("joined", rest)) => {
+                let (waiter, owner) = rest.split_once('.')?;
+                Some(Origin::Joined { waiter: waiter.parse().ok()?, owner: ChunkId::parse(owner)? })
+            }
+            Some(_) | None => None,
+        }
+    }
+}
+
+/// What the reconciler's script calls a fragment that closes a page.
+const CLOSED: &str = "closed";
 /// How long a harvest may take from its first fragment to the commit that makes them stay.
 const HARVEST_MS: u64 = 24 * 60 * 60 * 1000;
 /// How long a sealer may take from its first frame to the script that makes the frames stay.
@@ -179,12 +222,13 @@ impl Store {
         Ok(hset.query_async(&mut self.main.clone()).await?)
     }
 
-    /// The live fragments of an open page, with their sources: `accept`, or a chunk's number.
-    pub async fn fragments(&self, batch: BatchId, page: u32) -> Result<Vec<(String, FrameRow)>, StoreError> {
+    /// The live fragments of an open page, and where each came from.
+    pub async fn fragments(&self, batch: BatchId, page: u32) -> Result<Vec<(Origin, FrameRow)>, StoreError> {
         let ask = self.keys.fragments(batch, page);
         let stored: HashMap<String, String> =
             redis::cmd("HGETALL").arg(ask).query_async(&mut self.main.clone()).await?;
-        stored.into_iter().map(|(source, row)| Ok((source, FrameRow::from_stored(&row)?))).collect()
+        let origin = |name: &str| Origin::parse(name).ok_or_else(|| StoreError::corrupt("page directory", name));
+        stored.into_iter().map(|(name, row)| Ok((origin(&name)?, FrameRow::from_stored(&row)?))).collect()
     }
 
     /// One frame of a fragment; `None` if it is gone (the page was sealed meanwhile).

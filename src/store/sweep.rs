@@ -120,8 +120,11 @@ impl Store {
         }
         self.sweep_draws(batch).await?;
         let chunks = self.chunk_numbers(batch).await?;
-        let items: Vec<String> = (0..chunks).map(|number| self.keys.items(ChunkId { batch, number })).collect();
-        self.unlink(&items).await.map(|()| true)
+        let names = |number| {
+            let chunk = ChunkId { batch, number };
+            [self.keys.items(chunk), self.keys.waiters(chunk)]
+        };
+        self.unlink(&(0..chunks).flat_map(names).collect::<Vec<_>>()).await.map(|()| true)
     }
 
     /// Pages still open keep what they drew: their commits give back what comes to nothing.
@@ -181,7 +184,8 @@ impl Store {
     pub(super) async fn remove_chunks(&self, batch: BatchId, chunks: u32) -> Result<(), StoreError> {
         let names = |number| {
             let chunk = ChunkId { batch, number };
-            [self.keys.chunk(chunk), self.keys.items(chunk), self.keys.fence(chunk), self.keys.said(chunk)]
+            let keys = &self.keys;
+            [keys.chunk(chunk), keys.items(chunk), keys.fence(chunk), keys.said(chunk), keys.waiters(chunk)]
         };
         self.unlink(&(0..chunks).flat_map(names).collect::<Vec<_>>()).await
     }

@@ -16,6 +16,8 @@ pub struct Extent {
     pub raw: u32,
     pub pages: u32,
     pub chunks: u32,
+    /// Questions of its pages are marked.
+    pub marks: bool,
 }
 
 /// What became of an upload's last step.
@@ -36,6 +38,13 @@ pub struct Reservation {
     pub bytes: u64,
     /// What may be promised in all; none: without bound.
     pub allowance: Option<u64>,
+}
+
+/// A batch as it begins.
+pub struct First<'a> {
+    pub progress: &'a Progress,
+    /// All its chunks, also those that wait for others.
+    pub chunks: u32,
 }
 
 /// The answer an Idempotency-Key will be given again, and the lock it replaces.
@@ -63,7 +72,8 @@ impl Store {
         pipe.atomic();
         pipe.cmd("ZADD").arg(self.keys.uploads()).arg("XX").arg(clock::now_ms()).arg(batch.hex()).ignore();
         pipe.zscore(self.keys.uploads(), batch.hex());
-        let fields = [("raw", extent.raw), ("pages", extent.pages), ("chunks", extent.chunks)];
+        let Extent { raw, pages, chunks, marks } = extent;
+        let fields = [("raw", raw), ("pages", pages), ("chunks", chunks), ("marks", u32::from(marks))];
         pipe.hset_multiple(self.keys.upload(batch), &fields).ignore();
         let (alive,): (Option<f64>,) = pipe.query_async(&mut self.main.clone()).await?;
         if alive.is_none() {
@@ -75,10 +85,10 @@ impl Store {
     /// How far an upload came, as far as it noted.
     pub async fn upload_extent(&self, batch: BatchId) -> Result<Extent, StoreError> {
         let mut ask = redis::cmd("HMGET");
-        ask.arg(self.keys.upload(batch)).arg(&["raw", "pages", "chunks"]);
-        let (raw, pages, chunks): (Option<u32>, Option<u32>, Option<u32>) =
-            ask.query_async(&mut self.main.clone()).await?;
-        Ok(Extent { raw: raw.unwrap_or(0), pages: pages.unwrap_or(0), chunks: chunks.unwrap_or(0) })
+        ask.arg(self.keys.upload(batch)).arg(&["raw", "pages", "chunks", "marks"]);
+        let [raw, pages, chunks, marks]: [Option<u32>; 4] = ask.query_async(&mut self.main.clone()).await?;
+        let number = Option::unwrap_or_default;
+        Ok(Extent { raw: number(raw), pages: number(pages), chunks: number(chunks), marks: marks == Some(1) })
     }
 
     pub async fn write_raw(&self, batch: BatchId, number: u32, frame: &Frame) -> Result<(), StoreError> {
@@ -108,7 +118,7 @@ impl Store {
     pub async fn accept(
         &self,
         batch: BatchId,
-        first: &Progress,
+        First { progress: first, chunks }: &First<'_>,
         remembered: Option<&Remembered>,
         reservation: Reservation,
         retention_ms: u64,
@@ -119,7 +129,7 @@ impl Store {
         call.key(keys.delayed()).key(keys.chores());
         call.key(remembered.map_or_else(|| keys.upload(batch), |answer| answer.record_key.clone()));
         call.key(keys.upload(batch)).key(keys.reserved());
-        call.arg(batch.hex()).arg(first.created_at).arg(first.chunks.planned);
+        call.arg(batch.hex()).arg(first.created_at).arg(*chunks);
         match remembered {
             Some(answer) => call.arg(&answer.record).arg(answer.ttl_ms).arg(&answer.lock),
             None => call.arg("").arg(0).arg(""),
@@ -161,6 +171,9 @@ impl Store {
         self.unlink(&raw).await?;
         for page in 0..extent.pages {
             self.undo_draws(batch, page).await?;
+        }
+        if extent.marks {
+            self.unmark_upload(batch, extent.pages).await?;
         }
         fail_point!("upload_undone");
         self.remove_pages(batch, extent.pages).await?;

@@ -149,6 +149,7 @@ pub const METRICS: &[Metric] = &[
     histogram("batchgate_commit_seconds", &[], "Time of that transaction"),
     histogram("batchgate_commit_answers", &[], "Answers in it"),
     counter("batchgate_results_total", &["status"], "Results settled by commits: succeeded, failed, canceled, expired"),
+    counter("batchgate_results_joined_total", &[], "Results answered by another batch's call"),
     counter("batchgate_rebought_total", &[], "Questions asked again that may have been billed before"),
     counter("batchgate_pages_sealed_total", &[], "Result pages sealed"),
     histogram("batchgate_seal_seconds", &[], "Time to write and seal one"),

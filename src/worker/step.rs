@@ -6,7 +6,7 @@ use crate::{
         Gateway, Provider,
         collect::{self, Found},
         dispatch::{self, After, Held},
-        doubt,
+        doubt, join,
         online::{self, desk::Seat},
         patience, poison,
     },
@@ -88,6 +88,7 @@ async fn one(
 /// What a chunk in this state is stepped by: the word in spans and metrics.
 fn verb(state: &ChunkState) -> &'static str {
     match state {
+        ChunkState::Joining { .. } => "join",
         ChunkState::Planned => "submit",
         ChunkState::Asking => "ask",
         ChunkState::Submitting { .. } => "doubt",
@@ -100,6 +101,7 @@ fn verb(state: &ChunkState) -> &'static str {
 
 async fn step(held: &Held<'_>, seat: &mut Option<Seat>, drain: &CancellationToken) -> Result<After, StoreError> {
     match &held.chunk.state {
+        ChunkState::Joining { owner } => join::wait(held, *owner).await,
         ChunkState::Planned => match held.gateway.providers.get(&held.chunk.lane.account) {
             Some(Provider::Online(_)) => online::begin(held).await,
             Some(Provider::Batch(_)) | None => dispatch::submit(held).await,

@@ -22,7 +22,7 @@ use batchgate::{
         commit::{Committed, Delta, Settled, Stage},
         pages::{FrameRow, FrameWriter},
         reconcile::Repair,
-        uploads::{Accepted, Extent, Reservation},
+        uploads::{Accepted, Extent, First, Reservation},
     },
 };
 use proptest::{
@@ -170,6 +170,7 @@ impl Story<'_> {
             items: (0..questions).map(item).collect(),
             wire_bytes: 1,
             reserved: 0,
+            joins: false,
             deadline: 1_000 + number as u64, // no two alike: it is clear which is more urgent
             team: "t".into(),
         }
@@ -182,13 +183,14 @@ impl Story<'_> {
 
     async fn begin(&mut self) {
         self.store.begin_upload(self.batch).await.expect("redis answers");
-        let extent = Extent { chunks: 3, pages: 1, raw: 0 };
+        let extent = Extent { chunks: 3, pages: 1, ..Extent::default() };
         assert!(self.store.extend_upload(self.batch, extent).await.expect("redis answers"));
         let chunks: Vec<NewChunk> = (0..3).map(|n| self.new_chunk(n, n % 2, 4)).collect();
         self.store.write_chunks(&chunks).await.expect("redis answers");
         let counts = Counts { total: TOTAL, ..Counts::default() };
         let planned = ChunkCounts { planned: 3, ..ChunkCounts::default() };
-        let first = Progress { team: "t".into(), counts, chunks: planned, pages: 1, ..Progress::default() };
+        let progress = Progress { team: "t".into(), counts, chunks: planned, pages: 1, ..Progress::default() };
+        let first = First { progress: &progress, chunks: 3 };
         assert_eq!(
             self.store.accept(self.batch, &first, None, Reservation::default(), 1_000).await.expect("redis answers"),
             Accepted::Done
@@ -314,14 +316,17 @@ impl Story<'_> {
         let row = FrameWriter::fragment(self.store, self.batch, 0, "x").finish().await.expect("nothing to write");
         let fragments: [(u32, FrameRow); 1] = [(0, row)];
         let failed = (questions - again) as u64;
+        let lost = vec![CacheKey::from_bytes([0; 32]); questions];
         let settled = Settled {
             lease: &lease,
-            counter: counter(state),
+            counter: Some(counter(state)),
             mode: CacheMode::Off,
             stage: &Stage::Dispatch(lease.token.clone()),
             fresh_since: None,
             answered: &[],
-            failed: questions - again,
+            failed: &lost[..questions - again],
+            cached: false,
+            served: BTreeMap::new(),
             fragments: &fragments,
             follow_ups: &follow_ups,
             given_back: &[],

@@ -17,9 +17,9 @@ use batchgate::{
         Store, StoreError,
         chunks::{Lease, NewChunk},
         commit::{Committed, Delta, Settled, Stage, fragment_name},
-        pages::{FrameRow, FrameWriter},
+        pages::{FrameRow, FrameWriter, Origin},
         record::{self, Known, ManifestPage, Provenance, StoredAnswer},
-        uploads::{Accepted, Extent, Reservation},
+        uploads::{Accepted, Extent, First, Reservation},
     },
 };
 use std::time::Duration;
@@ -92,9 +92,15 @@ impl Scene {
             deadline: clock::now_ms() + 3_600_000,
             team: "t".into(),
             reserved: PROMISED,
+            joins: false,
         };
         store.begin_upload(batch).await.expect("redis answers");
-        assert!(store.extend_upload(batch, Extent { raw: 0, pages: 1, chunks: 1 }).await.expect("redis answers"));
+        assert!(
+            store
+                .extend_upload(batch, Extent { pages: 1, chunks: 1, ..Extent::default() })
+                .await
+                .expect("redis answers")
+        );
         store.write_manifest(batch, 0, &ManifestPage::default()).await.expect("redis answers");
         store.write_chunks(&[chunk]).await.expect("redis answers");
         let first = Progress {
@@ -107,7 +113,10 @@ impl Scene {
             ..Progress::default()
         };
         let promised = Reservation { bytes: PROMISED, allowance: Some(PROMISED) };
-        let accepted = store.accept(batch, &first, None, promised, 1_000).await.expect("redis answers");
+        let accepted = store
+            .accept(batch, &First { progress: &first, chunks: 1 }, None, promised, 1_000)
+            .await
+            .expect("redis answers");
         assert_eq!(accepted, Accepted::Done);
         let held = Hand::take(&store, &keys, "first").await;
         Scene { redis, store, keys, held, _dir: dir }
@@ -117,12 +126,14 @@ impl Scene {
         let delta = Delta { succeeded: self.keys.len() as u64, ..Delta::default() };
         let settled = Settled {
             lease: &hand.lease,
-            counter: "c_planned",
+            counter: Some("c_planned"),
             mode: CacheMode::Use,
             stage: &hand.stage,
             fresh_since: None,
             answered: &self.keys,
-            failed: 0,
+            failed: &[],
+            cached: false,
+            served: std::collections::BTreeMap::new(),
             fragments: &hand.fragments,
             follow_ups: &[],
             given_back: &[],
@@ -147,7 +158,7 @@ impl Scene {
         }
         let rows = store.fragments(chunk.batch, 0).await.expect("redis answers");
         let [(source, row)] = &rows[..] else { panic!("one fragment: {rows:?}") };
-        assert_eq!(source, "0");
+        assert_eq!(*source, Origin::Chunk { number: 0, cached: false });
         let known = store.fragment_frame(chunk.batch, 0, row, 0).await.expect("redis answers").expect("it is there");
         assert_eq!(known.len(), self.keys.len());
         let owned: i64 = self.redis.command(&["EXISTS", &store.keys.fence(chunk)]).await;

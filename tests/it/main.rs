@@ -10,6 +10,7 @@ mod deployment;
 mod docs;
 mod faults;
 mod fuzz;
+mod joins;
 mod path;
 mod provider_contract;
 mod room;

@@ -7,7 +7,7 @@ use batchgate::{
     store::{
         Store,
         runs::{Asking, Attempt, DrawnPage, Draws, Kind, Row},
-        uploads::{Accepted, Extent, Reservation},
+        uploads::{Accepted, Extent, First, Reservation},
     },
 };
 use proptest::{
@@ -188,7 +188,8 @@ impl Story<'_> {
     async fn accept(&mut self, upload: usize) {
         let fresh = self.upload().await;
         let whole = std::mem::replace(&mut self.uploads[upload], fresh);
-        let first = Progress { team: "t".into(), run: Some(self.run.to_string()), ..Progress::default() };
+        let progress = Progress { team: "t".into(), run: Some(self.run.to_string()), ..Progress::default() };
+        let first = First { progress: &progress, chunks: 0 };
         let accepted =
             self.store.accept(whole.batch, &first, None, Reservation::default(), 1_000).await.expect("redis answers");
         assert_eq!(accepted, Accepted::Done);

@@ -1,5 +1,5 @@
-//! Clients of the gateways: each sends one batch after another, watches it, cancels some, and sends some again. Prompts
-//! that overlap are one client's, so they never run at the same time.
+//! Clients of the gateways: each sends one batch after another, watches it, cancels some, and sends some again. Now and
+//! then it asks what another client has under way.
 
 use crate::{
     chaos::{Chaos, Doors},
@@ -14,10 +14,16 @@ use crate::{
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use reqwest::Method;
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 use tokio::task::JoinHandle;
 
 const CLIENTS: u64 = 6;
+/// Most prompts a client takes from another's batch.
+const OVERLAP: usize = 1_000;
 /// No new batch this shortly before the end of the chaos.
 const LAST: Duration = Duration::from_secs(15);
 /// Once the chaos is over a batch must end within this.
@@ -33,16 +39,21 @@ pub(crate) struct Sent {
 }
 
 pub(crate) fn start(chaos: &Chaos, seed: u64, over: Instant, history: &History) -> Vec<JoinHandle<Vec<Sent>>> {
+    let in_flight = Asked::default();
     let client = |number| Sender {
         number,
         rng: StdRng::seed_from_u64(seed ^ (number << 32)),
         doors: Doors::clone(&chaos.doors),
         over,
         history: history.clone(),
+        in_flight: Asked::clone(&in_flight),
         sent: Vec::new(),
     };
     (1..=CLIENTS).map(|number| tokio::spawn(client(number).run())).collect()
 }
+
+/// What each client asked last: others may ask it, too, while it is under way.
+type Asked = Arc<Mutex<BTreeMap<u64, Vec<Prompt>>>>;
 
 struct Sender {
     number: u64,
@@ -50,6 +61,7 @@ struct Sender {
     doors: Doors,
     over: Instant,
     history: History,
+    in_flight: Asked,
     sent: Vec<Sent>,
 }
 
@@ -92,6 +104,13 @@ impl Sender {
             Some(old) if self.rng.random_bool(0.2) => old.batch.prompts.clone(),
             _ => Vec::new(),
         };
+        if self.rng.random_bool(0.3) {
+            let asked = self.in_flight.lock().expect("nobody panics with it");
+            let others: Vec<&Vec<Prompt>> = asked.values().collect();
+            prompts.extend(
+                others.choose(&mut self.rng).into_iter().flat_map(|others| others.iter().take(OVERLAP).cloned()),
+            );
+        }
         let most = if self.rng.random_bool(0.2) { 5_000 } else { 1_200 };
         let count = self.rng.random_range(20..most);
         let models: &[fn(&str) -> Prompt] = match self.rng.random_range(0..5) {
@@ -111,6 +130,7 @@ impl Sender {
                 _ => make(&format!("{label}, {n}")),
             });
         }
+        self.in_flight.lock().expect("nobody panics with it").insert(self.number, prompts.clone());
         let chunk = self.rng.random_range(20..400);
         (Batch::of(prompts).field("chunk", chunk).ndjson(), label)
     }

@@ -14,7 +14,7 @@ end
 if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return 'lost' end
 local fields = {}
 for i = 12, #ARGV do fields[#fields + 1] = ARGV[i] end
-redis.call('HSET', KEYS[2], unpack(fields))
+redis.call('HSET', KEYS[2], 'next_chunk', ARGV[3], unpack(fields))
 if ARGV[10] ~= '0' then
   redis.call('HSET', KEYS[2], 'reserved', ARGV[10])
   redis.call('INCRBY', KEYS[9], ARGV[10])

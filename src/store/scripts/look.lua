@@ -37,7 +37,7 @@ for _, name in ipairs({ 'succeeded', 'failed', 'canceled', 'expired' }) do
 end
 
 local counter = { planned = 'c_planned', submitting = 'c_submitting', in_doubt = 'c_submitting', asking = 'c_running',
-                  running = 'c_running', harvested = 'c_running', settled = 'c_settled' }
+                  running = 'c_running', harvested = 'c_running', settled = 'c_settled', joining = false }
 local counts = { c_planned = 0, c_submitting = 0, c_running = 0, c_settled = 0 }
 local told = {}
 local function tell(kind, number)
@@ -50,18 +50,21 @@ local lanes = {}
 local spans, anywhere, live, results, measured = {}, false, 0, 0, true
 for n = from, last do
   local id = hex .. '.' .. n
-  local chunk = redis.pcall('HMGET', prefix .. 'k:' .. id, 'state', 'lane_id', 'prompts', 'wait', 'results', 'first', 'last')
+  local chunk = redis.pcall('HMGET', prefix .. 'k:' .. id, 'state', 'lane_id', 'prompts', 'wait', 'results', 'first', 'last',
+                           'joins')
   local state = not chunk.err and chunk[1]
-  if chunk.err or (state and not counter[state]) or (not state and redis.call('EXISTS', prefix .. 'k:' .. id) == 1) then
+  if chunk.err or (state and counter[state] == nil) or (not state and redis.call('EXISTS', prefix .. 'k:' .. id) == 1) then
     tell('unreadable', n)
     anywhere, measured = true, false
   elseif state then -- else it is a number that was drawn and not used
-    counts[counter[state]] = counts[counter[state]] + 1
+    -- What others ask, or asked, is none of the batch's own.
+    local name = not chunk[8] and counter[state]
+    if name then counts[name] = counts[name] + 1 end
     if state ~= 'settled' then
       live = live + 1
       if chunk[4] and chunk[4] ~= '' then
-        local name = 'w:' .. chunk[4]
-        counts[name] = (counts[name] or 0) + (int(chunk[3]) or 0)
+        local reason = 'w:' .. chunk[4]
+        counts[reason] = (counts[reason] or 0) + (int(chunk[3]) or 0)
       end
       if int(chunk[5]) then results = results + int(chunk[5]) else measured = false end
       local low, high = int(chunk[6]), int(chunk[7])

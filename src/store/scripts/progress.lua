@@ -1,7 +1,7 @@
 #!lua
 -- The part of a commit that a batch sees; runs inside the commit's MULTI. An ended batch never changes.
 -- KEYS  1 batch   2 seal queue   3 delayed   4 chunk
--- ARGV  1 batch hex   2 counter of the state the chunk was in   3 '1' if it settled without one success
+-- ARGV  1 batch hex   2 counter of the state the chunk was in, or '' if it is none of the batch's own   3 '1' if it settled without one success
 --       4 chunk id   5 key prefix
 --       6 number of pages   then pages   then the number of new chunks   then their numbers   then field, delta ...
 local facts = redis.call('HMGET', KEYS[4], 'wait', 'held', 'prompts', 'reserved')
@@ -25,12 +25,14 @@ for _ = 1, tonumber(ARGV[6]) do
 end
 -- What was promised to the chunk is there now, or goes on to the chunks that ask again.
 local freed = tonumber(facts[4] or '0')
-local new = tonumber(ARGV[at])
+local new, planned = tonumber(ARGV[at]), 0
 at = at + 1
 for _ = 1, new do
   local id = ARGV[1] .. '.' .. ARGV[at]
   redis.call('ZADD', KEYS[3], now, id)
-  freed = freed - tonumber(redis.call('HGET', ARGV[5] .. 'k:' .. id, 'reserved') or '0')
+  local follow_up = redis.call('HMGET', ARGV[5] .. 'k:' .. id, 'reserved', 'state')
+  freed = freed - tonumber(follow_up[1] or '0')
+  if follow_up[2] == 'planned' then planned = planned + 1 end
   at = at + 1
 end
 if freed ~= 0 then
@@ -39,9 +41,11 @@ if freed ~= 0 then
   local left = redis.pcall('INCRBY', ARGV[5] .. 'reserved', back)
   if type(left) == 'number' and left <= 0 then redis.call('DEL', ARGV[5] .. 'reserved') end
 end
-add(ARGV[2], -1)
-add('c_settled', 1)
-add('c_planned', new)
-if ARGV[3] == '1' then add('c_failed', 1) end
+add('c_planned', planned)
+if ARGV[2] ~= '' then
+  add(ARGV[2], -1)
+  add('c_settled', 1)
+  if ARGV[3] == '1' then add('c_failed', 1) end
+end
 for i = at, #ARGV, 2 do add(ARGV[i], ARGV[i + 1]) end
 return 1

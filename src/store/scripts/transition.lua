@@ -3,7 +3,7 @@
 -- KEYS  1 chunk   2 fence   3 batch   4 claimed   5 delayed
 -- ARGV  1 chunk id   2 token   3 states it may come from, comma-separated   4 state it goes to
 --       5 'hold', or the delay in ms after which it may be claimed again   6 skew ms
---         (at once, if the batch was cancelled meanwhile and all is well: a planned or asked chunk has only to be settled, a
+--         (at once, if the batch was cancelled meanwhile and all is well: a joining, planned or asked chunk has only to be settled, a
 --         running one only to be cancelled; a doubt, a back-off, an adopted batch and a shut account keep their wait)
 --       7 'asking' if this step leads to a paid call: refused when the batch wants no more
 --       8 why it waits, or '': what it waited for stays while it is held and is over once it is given back
@@ -17,9 +17,10 @@ if ARGV[7] == 'asking' and cancel then return 'ending' end
 
 local counter = { planned = 'c_planned', submitting = 'c_submitting', in_doubt = 'c_submitting',
                   asking = 'c_running', running = 'c_running', harvested = 'c_running' }
-if counter[state] ~= counter[ARGV[4]] and redis.call('EXISTS', KEYS[3]) == 1 then
-  redis.call('HINCRBY', KEYS[3], counter[state], -1)
-  redis.call('HINCRBY', KEYS[3], counter[ARGV[4]], 1)
+local before_it, after_it = counter[state], counter[ARGV[4]] -- none while others ask for it
+if before_it ~= after_it and redis.call('EXISTS', KEYS[3]) == 1 then
+  if before_it then redis.call('HINCRBY', KEYS[3], before_it, -1) end
+  if after_it then redis.call('HINCRBY', KEYS[3], after_it, 1) end
 end
 redis.call('HSET', KEYS[1], 'state', ARGV[4])
 if ARGV[5] ~= 'hold' then redis.call('HSET', KEYS[1], 'reclaims', 0) end
@@ -61,7 +62,8 @@ if ARGV[5] ~= 'hold' then
   if cancel then
     local facts = redis.call('HMGET', KEYS[1], 'cancel_sent', 'fails', 'adopted')
     local well = facts[1] ~= '1' and (facts[2] or '0') == '0' and not facts[3] and reason == ''
-    if ARGV[4] == 'planned' or ARGV[4] == 'asking' or (ARGV[4] == 'running' and well) then delay = 0 end
+    local unsent = ARGV[4] == 'joining' or ARGV[4] == 'planned' or ARGV[4] == 'asking'
+    if unsent or (ARGV[4] == 'running' and well) then delay = 0 end
   end
   redis.call('DEL', KEYS[2])
   redis.call('ZREM', KEYS[4], ARGV[1])

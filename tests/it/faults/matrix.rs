@@ -55,6 +55,8 @@ pub(super) enum Story {
     LargeChunk,
     /// A batch of a run, with a prompt that fails at once.
     Run,
+    /// A second batch asks what the first one has in flight.
+    Join,
     /// A body that is refused at its last line.
     Refused,
     /// What a batch left unanswered is asked again.

@@ -139,7 +139,7 @@ pub(crate) fn fits(prompt: &Prompt, result: &Value) {
 fn succeeded(prompt: &Prompt, result: &Value, finish: &str) {
     assert_eq!(result["status"], "succeeded", "{result}");
     assert_eq!((&result["finish"], &result["error"]), (&json!(finish), &Value::Null), "{result}");
-    assert!(result["source"] == "provider" || result["source"] == "cache", "{result}");
+    assert!(["provider", "cache", "joined"].iter().any(|source| result["source"] == *source), "{result}");
     let asked = prompt.body["model"].as_str().expect("a body names its model");
     assert!(result["model"].as_str().is_some_and(|model| model.starts_with(asked)), "{result}");
     assert_eq!(result["usage"]["input_tokens"], prompt.input_tokens(), "{result}");

@@ -34,6 +34,7 @@ seams! {
     upload_undone, all, Refused, "Run numbers are given back, pages not yet removed: the sweeper does the rest.";
     numbers_given_back, all, Run, "The chore `draws` gives back what is left; twice changes nothing.";
     retry_frame_read, all, Retry, "As in any upload: nothing exists, the old batch was only read. The client asks again.";
+    marked, all, Batch, "Questions are marked, the batch is not there: whoever meets the marks waits until the sweeper has taken the upload, and then asks.";
     claimed, all, Batch, "The claim runs out; the chunk is claimed again, one reclaim later.";
     reserving, openai, Batch, "Nothing is reserved; as after the claim.";
     reserved, openai, Batch, "The tokens stay reserved under the chunk's name; its next dispatch finds its own reservation.";
@@ -43,6 +44,9 @@ seams! {
     id_stored, batches, Batch, "Nothing is lost: it is polled when it is due.";
     looking, batches, Doubt, "Still in doubt: looked for again once the claim runs out.";
     found, batches, Doubt, "Still in doubt: found again.";
+    marks_taken, all, Join, "Marks name a chunk that waits: its next dispatch finds them and plans, or registers.";
+    registering, all, Join, "Not registered: its next dispatch does so, or finds the answers in the cache.";
+    registered, all, Join, "Registered: the commit it waits for serves it all the same.";
     cancel_noted, all, Cancel, "The batch is canceling; workers see it. The client cancels again.";
     cancel_sent, batches, Cancel, "The provider cancels; it is asked once more, which changes nothing.";
     ended, batches, Batch, "Still running for us: polled again.";

@@ -113,6 +113,12 @@ impl Trial {
     async fn round(&mut self, round: usize) {
         match self.combination.seam.story {
             Story::Batch | Story::LargeChunk => drop(self.submit(self.batch(round)).await),
+            Story::Join => {
+                self.world.sim.take(1.0).await;
+                let batch = self.batch(round);
+                self.submit(batch.clone()).await;
+                self.submit(batch).await;
+            }
             Story::Run => {
                 let named = |(n, prompt): (usize, Prompt)| prompt.named(&format!("n{n}"));
                 let mut batch = self.batch(round);
@@ -354,7 +360,8 @@ impl Trial {
 
     /// Each question was paid for once; of an online server at most what was in the air once more.
     async fn bill_is_right(&self) {
-        let batches = self.sent.iter().map(|(batch, _)| batch.prompts.clone());
+        let every = if self.combination.seam.story == Story::Join { 2 } else { 1 }; // the second asks nothing of its own
+        let batches = self.sent.iter().step_by(every).map(|(batch, _)| batch.prompts.clone());
         let mut all: Vec<Prompt> = batches.flatten().collect();
         if self.combination.seam.story == Story::Retry {
             all.retain(Prompt::succeeds);
