@@ -307,6 +307,8 @@ async fn close(gateway: &Gateway, batch: BatchId, page: u32, why: Ending) -> Res
     let row = writer.finish().await?;
     tracing::error!(%batch, page, results, ?why, "these results end without an answer: what became of their chunk is not known");
     let closed = store.close_page(batch, page, &row, (why, results)).await?;
+    // No chunk of it lives: who meets these marks is to ask.
+    store.unmark(batch.hex(), open.unknown()).await?;
     gateway.wake.pages.notify_one();
     Ok(closed)
 }

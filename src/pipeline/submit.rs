@@ -536,6 +536,7 @@ impl<'g> Submission<'g> {
             .collect();
         self.reserved += chunks.iter().map(|chunk| chunk.reserved).sum::<u64>();
         if resolver.options.cache.marks() {
+            self.gateway.store.still_marking(self.batch).await?;
             for chunk in chunks.iter().filter(|chunk| !chunk.joins) {
                 self.gateway.store.point_marks(chunk.id, chunk.items.iter().map(|item| &item.key)).await?;
             }

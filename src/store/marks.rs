@@ -11,7 +11,7 @@ use crate::domain::{
 use std::collections::{HashMap, HashSet};
 
 /// An upload marks right before it becomes a batch. One that did not for so long is given up by those who wait for it.
-const SILENT_MS: u64 = 60_000;
+const SILENT_MS: u64 = 20_000;
 
 /// The text of [`Store::move_marks`]: inside a MULTI there is no second try for a script Redis has forgotten.
 pub(super) const MOVE_TEXT: &str = include_str!("scripts/move_marks.lua");
@@ -58,6 +58,13 @@ impl Store {
             }
         }
         Ok(Some(marked))
+    }
+
+    /// Says that an upload which has marked goes on: there may be much to write before it becomes a batch.
+    pub async fn still_marking(&self, batch: BatchId) -> Result<(), StoreError> {
+        let mut call = script!("mark").prepare_invoke();
+        call.key(self.keys.upload(batch)).key(self.keys.uploads()).arg(batch.hex()).arg(self.skew_ms);
+        Ok(call.invoke_async(&mut self.main.clone()).await?)
     }
 
     /// Says which chunk of an upload has these questions; those whose mark is another's keep it.

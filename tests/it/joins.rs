@@ -260,12 +260,13 @@ async fn other_modes_ask_for_themselves(kind: Kind) {
 #[tokio::test]
 async fn a_server_without_batches_is_asked_once() {
     let world = local::world(Kind::Ours, "", &[]).await;
-    let slow = json!({"match": {"route": "chat.completions"}, "fault": {"delay_after": 0.5}, "times": 0});
+    let slow = json!({"match": {"route": "chat.completions"}, "fault": {"delay_after": 4}, "times": 0});
     world.sim.fault(slow).await;
     let batch = Batch::of((0..200).map(|n| local(&format!("one {n}"))));
     let first = submitted(world.client(), &batch).await;
     let second = submitted(world.client(), &batch).await;
     joins(world.client(), &second, 200).await;
+    world.sim.clear_faults().await;
     let owner = answered(&world, &batch, id(&first)).await;
     told_as_joined(&answered(&world, &batch, id(&second)).await, 200);
     assert_eq!(bill(&world).await, (200, 200));
@@ -331,7 +332,7 @@ async fn an_upload_that_is_given_up_takes_its_marks_along() {
     nothing_is_left_behind(&world).await;
 }
 
-/// Dies between its marks and its batch: who meets the marks waits for a minute, as long as it may still come, and then asks.
+/// Dies between its marks and its batch: who meets the marks waits for a while, as long as it may still come, and then asks.
 #[tokio::test]
 async fn an_upload_that_died_is_not_waited_for_long() {
     let mut world = World::empty(Kind::Ours, &[]).await;

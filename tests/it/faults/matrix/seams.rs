@@ -34,7 +34,7 @@ seams! {
     upload_undone, all, Refused, "Run numbers are given back, pages not yet removed: the sweeper does the rest.";
     numbers_given_back, all, Run, "The chore `draws` gives back what is left; twice changes nothing.";
     retry_frame_read, all, Retry, "As in any upload: nothing exists, the old batch was only read. The client asks again.";
-    marked, all, Batch, "Questions are marked, the batch is not there: whoever meets the marks waits for a minute, and then asks.";
+    marked, all, Batch, "Questions are marked, the batch is not there: whoever meets the marks waits for 20 seconds, and then asks.";
     claimed, all, Batch, "The claim runs out; the chunk is claimed again, one reclaim later.";
     reserving, openai, Batch, "Nothing is reserved; as after the claim.";
     reserved, openai, Batch, "The tokens stay reserved under the chunk's name; its next dispatch finds its own reservation.";
