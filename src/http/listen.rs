@@ -146,7 +146,7 @@ mod tests {
             });
             Body::from_stream(pieces)
         };
-        let router = Router::new().route("/", get(async || "well")).route("/endless", get(endless));
+        let router = Router::new().route("/", get(async || "well")).fallback(endless);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it is bound");
         let mut tasks = JoinSet::new();
