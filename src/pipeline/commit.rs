@@ -81,7 +81,7 @@ pub async fn settle_staged(
     let (batch, name) = (held.chunk.id.batch, fragment_name(held.chunk.id, &held.lease.token));
     let fragments = write_fragments(held, (batch, &name), &settlement, stage, sizes, &mut tallies).await?;
     let follow_ups = follow_ups(held, &settlement).await?;
-    let given_back = given_back(held, &settlement).await?;
+    let given_back = given_back(store, batch, &settlement).await?;
     fail_point!("fragments_written");
     let answered: Vec<CacheKey> = settlement.answered.iter().map(|(item, _)| item.key).collect();
     let failed: Vec<CacheKey> = settlement.failed.iter().map(|(item, _)| item.key).collect();
@@ -291,8 +291,11 @@ fn slices<'a>(keys: &'a [CacheKey], sizes: &Sizes) -> Vec<&'a [CacheKey]> {
 }
 
 /// The results that failed for good, by page, if their batch draws numbers from a run.
-async fn given_back(held: &Held<'_>, settlement: &Settlement) -> Result<Vec<(u32, Vec<Row>)>, StoreError> {
-    let (store, batch) = (&held.gateway.store, held.chunk.id.batch);
+pub(super) async fn given_back(
+    store: &Store,
+    batch: BatchId,
+    settlement: &Settlement,
+) -> Result<Vec<(u32, Vec<Row>)>, StoreError> {
     if settlement.failed.is_empty() || !store.draws_numbers(batch).await? {
         return Ok(Vec::new());
     }

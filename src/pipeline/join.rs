@@ -212,6 +212,8 @@ async fn prepare(
     let name = fragment_name(waiter, &held.lease.token);
     let fragments =
         commit::write_fragments(held, (waiter.batch, &name), &got, stage, sizes, &mut BTreeMap::new()).await?;
+    let given_back =
+        insist(held, "look whose numbers go back", || commit::given_back(store, waiter.batch, &got)).await?;
     let left_bytes = insist(held, "weigh what is left", || outgoing::weigh(held.gateway, &chunk, &left)).await?;
-    Ok(Some(Served { waiter, fragments, left, left_bytes, delta }))
+    Ok(Some(Served { waiter, fragments, left, left_bytes, given_back, delta }))
 }

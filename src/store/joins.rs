@@ -6,7 +6,9 @@ use super::{
     commit::{Delta, KEYS_PER_LOOK, STAGED},
     marks::paired,
     pages::{FrameRow, Origin},
-    record, script,
+    record,
+    runs::Row,
+    script,
 };
 use crate::{
     clock::{self, Millis},
@@ -42,6 +44,8 @@ pub struct Served {
     pub left: Vec<Item>,
     /// Exact bytes of a provider's file or body with these.
     pub left_bytes: u64,
+    /// Results, by page, that give the number back they drew from their run: no success came of them.
+    pub given_back: Vec<(u32, Vec<Row>)>,
     /// What the waiter's batch gains.
     pub delta: Delta,
 }
@@ -77,7 +81,7 @@ impl Store {
 
     /// Serves a chunk that waits, in the transaction of the chunk it waits for.
     pub(super) fn serve(&self, owner: ChunkId, served: &Served, pipe: &mut redis::Pipeline) {
-        let Served { waiter, fragments, left, left_bytes, delta } = served;
+        let Served { waiter, fragments, left, left_bytes, given_back, delta } = served;
         let (keys, batch) = (&self.keys, waiter.batch);
         let call = pipe.cmd("EVAL").arg(SERVE_TEXT).arg(7);
         call.arg(keys.chunk(*waiter)).arg(keys.items(*waiter)).arg(keys.fence(*waiter)).arg(keys.batch(batch));
@@ -94,6 +98,9 @@ impl Store {
             call.arg(name).arg(delta);
         }
         call.ignore();
+        for (page, rows) in given_back {
+            self.give_back_call(batch, *page, rows, pipe);
+        }
     }
 
     /// Copies the answers of these questions that the cache has by now to where the dispatch stages its own; answers from

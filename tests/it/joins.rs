@@ -296,6 +296,28 @@ async fn shared_repeats_are_joined_wherever_they_stand() {
     nothing_is_left_behind(&world).await;
 }
 
+/// A number drawn from a run whose question comes to nothing in the call it joined is free again.
+#[tokio::test]
+async fn what_fails_in_a_joined_call_gives_its_number_back() {
+    let world = World::new(Kind::Ours).await;
+    slow(&world).await;
+    let bad = || gpt("[[error:invalid_request]] number").fails("invalid_request");
+    let owner = Batch::of([gpt("beside"), bad()]);
+    let waiter = Batch::of([gpt("beside"), bad()]).field("run", "joined~1");
+    let first = submitted(world.client(), &owner).await;
+    world.running(id(&first), 1).await;
+    let second = submitted(world.client(), &waiter).await;
+    joins(world.client(), &second, 2).await;
+    they_end(&world).await;
+    answered(&world, &owner, id(&first)).await;
+    told_as_joined(&answered(&world, &waiter, id(&second)).await, 1);
+    let again = Batch::of([bad()]).field("run", "joined~1");
+    let third = crate::support::check::check_once(&world, &again).await;
+    assert_eq!(count(&third.object, "repeats"), 0, "it is asked under the same number: {}", third.object);
+    assert_eq!(bill(&world).await, (1, 1));
+    nothing_is_left_behind(&world).await;
+}
+
 /// The dry run says what would be joined.
 #[tokio::test]
 async fn a_forecast_tells_what_others_are_asking() {
