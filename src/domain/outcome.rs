@@ -124,23 +124,10 @@ impl Failure {
         Failure { code, message: message.into(), provider_code: None, retryable }
     }
 
-    /// The provider's last word on the prompt itself: whoever asks the same hears the same. Everything else says something
-    /// of the call, of its batch or of us.
+    /// An answer of a kind, and billed: whoever asks the same gets the same. A refusal is none: its cause may lie in what the
+    /// question's key leaves out (the API version, who asks, how a number is written), and asking again costs nothing.
     pub fn is_final_word(&self) -> bool {
-        match self.code {
-            FailureCode::InvalidRequest | FailureCode::TooLarge | FailureCode::NotFound | FailureCode::EmptyAnswer => {
-                !self.retryable
-            }
-            FailureCode::RateLimited
-            | FailureCode::Overloaded
-            | FailureCode::ServerError
-            | FailureCode::Timeout
-            | FailureCode::Missing
-            | FailureCode::NotCached
-            | FailureCode::Quarantined
-            | FailureCode::Canceled
-            | FailureCode::Expired => false,
-        }
+        self.code == FailureCode::EmptyAnswer
     }
 }
 

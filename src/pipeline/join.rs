@@ -25,7 +25,7 @@ use crate::{
     },
     store::{
         StoreError,
-        chunks::{JOINS, Release, Step},
+        chunks::{JOINS, Release, Step, lane_id},
         commit::{Delta, Stage, fragment_name},
         joins::{Registered, Served},
         marks::Answers,
@@ -107,7 +107,8 @@ async fn find_out(held: &Held<'_>) -> Result<After, StoreError> {
         }
         Some(None) => stay(held, None, LATER).await,
         None if found.hits.is_empty() => {
-            let fields = vec![(JOINS, String::new())];
+            let lane = lane_id(&held.chunk.lane, &held.chunk.team);
+            let fields = vec![(JOINS, String::new()), ("lane_id", lane)];
             held.step(&["joining"], &ChunkState::Planned, fields, Release::After(0)).await
         }
         None => split(held, items, &found).await,
@@ -160,7 +161,7 @@ async fn split(held: &Held<'_>, items: Vec<Item>, found: &Found) -> Result<After
 }
 
 /// What the commit of the chunk in hand gives to one that waits for it, with the fragments for it written; none if that one
-/// waits no more. It inherits answers, and the provider's last word on a prompt; everything else it finds out for itself.
+/// waits no more. It inherits answers, and that an answer was empty; everything else it finds out for itself.
 pub(super) async fn serve(
     held: &Held<'_>,
     waiter: ChunkId,

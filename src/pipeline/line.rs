@@ -1,6 +1,7 @@
 //! One result as its client reads it: a line of JSON. Pure. U+2028, U+2029 and U+0085 leave escaped, for there are
 //! line splitters out there that cut at them.
 
+use super::foreign::without_its_sender;
 use super::online::NO_BATCH;
 use crate::{
     clock,
@@ -102,7 +103,7 @@ pub struct Viewer {
 pub struct ResultLine {
     /// The JSON object, without `response` and `provenance`.
     pub text: Bytes,
-    /// The provider's body, value for value; empty where there is none.
+    /// The provider's body, value for value, but for what it tells of another call's sender; empty where there is none.
     pub body: Bytes,
     /// The body belongs into the line unasked: an answer without text.
     pub body_unasked: bool,
@@ -128,7 +129,11 @@ impl ResultLine {
                 };
                 let body_unasked = reading.completion.is_none();
                 let origin = serde_json::to_vec(&Origin::of(answer)).expect("strings serialize");
-                let body = escape(answer.body.clone());
+                let body = match source {
+                    Source::Provider => answer.body.clone(),
+                    Source::Cache | Source::Joined => without_its_sender(answer.body.clone()),
+                };
+                let body = escape(body);
                 ResultLine { text: render(&line), body, body_unasked, origin: escape(origin.into()) }
             }
             Known::Failed(failure) => ResultLine::bare(&Line {

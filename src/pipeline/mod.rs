@@ -12,6 +12,7 @@ pub mod creates;
 pub mod dispatch;
 pub mod doubt;
 pub mod forecast;
+pub mod foreign;
 pub mod frames;
 mod group;
 pub mod home;

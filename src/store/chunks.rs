@@ -151,7 +151,7 @@ impl NewChunk {
             ("v", "1".to_owned()),
             ("state", state.word().to_owned()),
             ("lane", serde_json::to_string(&self.lane).expect("a lane serializes")),
-            ("lane_id", lane_id(&self.lane, &self.team)),
+            ("lane_id", if self.joins { joins_lane(&self.team) } else { lane_id(&self.lane, &self.team) }),
             ("mode", word(self.mode)),
             ("tag", self.tag.as_str().to_owned()),
             ("prompts", self.items.len().to_string()),
@@ -183,9 +183,14 @@ impl NewChunk {
 
 /// A lane's name among the ready sets: short, safe in a key, with its account in front, so that a claim can pass by the
 /// lanes of an account that has no permit left, and its team at the end, so that a claim sees whose turn it is.
-fn lane_id(lane: &Lane, team: &str) -> String {
+pub fn lane_id(lane: &Lane, team: &str) -> String {
     let digest = Sha256::digest(serde_json::to_vec(lane).expect("a lane serializes"));
     format!("{}:{}:{team}", lane.account, URL_SAFE_NO_PAD.encode(&digest[..9]))
+}
+
+/// Where chunks stand that wait for others: they ask nobody, so no account holds them up.
+fn joins_lane(team: &str) -> String {
+    format!(":joins:{team}")
 }
 
 fn word(mode: CacheMode) -> String {

@@ -2,13 +2,15 @@
 //! `design.md` section 3, each a story; all end with the oracle, the ledger, and what is left in Redis.
 
 use crate::support::{
-    Batch, Kind, World,
+    Batch, Kind, Prompt, World,
     check::{Answered, again, answered, paid},
     claude,
-    client::{Client, count, id, waiting},
+    client::{Client, JSON, count, id, waiting},
     for_both, gpt,
     local::{self, local},
-    nothing_is_left_behind, until,
+    nothing_is_left_behind,
+    prompt::{CLAUDE, GPT, MAX_TOKENS},
+    until,
 };
 use serde_json::{Value, json};
 
@@ -17,7 +19,7 @@ for_both!(
     what_overlaps_in_part_is_bought_once,
     a_waiter_goes_on_when_the_owner_is_cancelled,
     a_waiter_takes_over_what_was_not_sent,
-    only_the_last_word_of_a_provider_is_inherited,
+    only_what_was_answered_is_inherited,
     a_poison_prompt_fails_alone_in_both,
     a_waiter_that_is_cancelled_leaves_the_owner_alone,
     other_modes_ask_for_themselves,
@@ -60,7 +62,7 @@ fn told_as_joined(batch: &Answered, joined: u64) {
     assert_eq!(sources, joined, "{}", batch.object);
 }
 
-fn both(name: &str, count: usize) -> Vec<crate::support::Prompt> {
+fn both(name: &str, count: usize) -> Vec<Prompt> {
     (0..count).flat_map(|n| [claude(&format!("{name} {n}")), gpt(&format!("{name} {n}"))]).collect()
 }
 
@@ -163,12 +165,12 @@ async fn a_waiter_takes_over_what_was_not_sent(kind: Kind) {
     nothing_is_left_behind(&world).await;
 }
 
-/// A refusal and an empty answer are the provider's last word. That it was overloaded is not: the waiter asks itself.
-async fn only_the_last_word_of_a_provider_is_inherited(kind: Kind) {
+/// An empty answer was billed. That something was refused, or that the provider was overloaded, the waiter finds out itself.
+async fn only_what_was_answered_is_inherited(kind: Kind) {
     let world = World::with(kind, &[("BATCHGATE_ATTEMPTS", "1")]).await;
     slow(&world).await;
     let good = || both("good", 3);
-    let prompts = |flaky: fn(crate::support::Prompt) -> crate::support::Prompt| {
+    let prompts = |flaky: fn(Prompt) -> Prompt| {
         let mut prompts = good();
         prompts.push(gpt("[[nochoices]] last").fails_billed("empty_answer"));
         prompts.push(gpt("[[error:invalid_request]] last").fails("invalid_request"));
@@ -298,12 +300,12 @@ async fn shared_repeats_are_joined_wherever_they_stand() {
 
 /// A number drawn from a run whose question comes to nothing in the call it joined is free again.
 #[tokio::test]
-async fn what_fails_in_a_joined_call_gives_its_number_back() {
+async fn what_is_empty_in_a_joined_call_gives_its_number_back() {
     let world = World::new(Kind::Ours).await;
     slow(&world).await;
-    let bad = || gpt("[[error:invalid_request]] number").fails("invalid_request");
-    let owner = Batch::of([gpt("beside"), bad()]);
-    let waiter = Batch::of([gpt("beside"), bad()]).field("run", "joined~1");
+    let empty = || gpt("[[nochoices]] number").fails_billed("empty_answer");
+    let owner = Batch::of([gpt("beside"), empty()]);
+    let waiter = Batch::of([gpt("beside"), empty()]).field("run", "joined~1");
     let first = submitted(world.client(), &owner).await;
     world.running(id(&first), 1).await;
     let second = submitted(world.client(), &waiter).await;
@@ -311,11 +313,54 @@ async fn what_fails_in_a_joined_call_gives_its_number_back() {
     they_end(&world).await;
     answered(&world, &owner, id(&first)).await;
     told_as_joined(&answered(&world, &waiter, id(&second)).await, 1);
-    let again = Batch::of([bad()]).field("run", "joined~1");
-    let third = crate::support::check::check_once(&world, &again).await;
-    assert_eq!(count(&third.object, "repeats"), 0, "it is asked under the same number: {}", third.object);
+    let keys = world.redis.keys().await;
+    let free = keys.keys().filter(|key| key.starts_with("{default}:n:") && key.ends_with(":free")).count();
+    assert_eq!(free, 1, "one number is free again: {keys:?}");
+    assert_eq!(bill(&world).await, (2, 2));
+    nothing_is_left_behind(&world).await;
+}
+
+/// What was refused for something only the owner's request had (an API version that knows no `temperature`) is asked again.
+#[tokio::test]
+async fn a_refusal_of_another_s_request_is_not_inherited() {
+    let world = World::new(Kind::Ours).await;
+    slow(&world).await;
+    let body = json!({"model": CLAUDE, "max_tokens": MAX_TOKENS, "temperature": 0.5,
+        "messages": [{"role": "user", "content": "which version"}]});
+    let sent = |headers: Value| json!({"endpoint": "/v1/messages", "headers": headers, "body": body});
+    let owner = Prompt::new(sent(json!({"anthropic-version": "2026-10-21"})), body.clone()).fails("invalid_request");
+    let (owner, waiter) = (Batch::of([owner]), Batch::of([Prompt::new(sent(json!({})), body.clone())]));
+    let first = submitted(world.client(), &owner).await;
+    world.running(id(&first), 1).await;
+    let second = submitted(world.client(), &waiter).await;
+    joins(world.client(), &second, 1).await;
+    they_end(&world).await;
+    answered(&world, &owner, id(&first)).await;
+    let told = answered(&world, &waiter, id(&second)).await;
+    again(&world, &waiter, &told).await;
     assert_eq!(bill(&world).await, (1, 1));
     nothing_is_left_behind(&world).await;
+}
+
+/// Who reads an answer that another paid for is not told what that one sent beside the question.
+#[tokio::test]
+async fn an_answer_does_not_tell_who_asked_first() {
+    let world = World::new(Kind::Ours).await;
+    let ask = |own: Value| {
+        let mut body = json!({"model": GPT, "max_output_tokens": MAX_TOKENS, "input": "who asked"});
+        body.as_object_mut().expect("one").extend(own.as_object().expect("one").clone());
+        json!({"prompts": [{"endpoint": "/v1/responses", "body": body}]}).to_string()
+    };
+    let read = async |own: Value| {
+        let object = world.client().post("/batches", JSON, ask(own)).await.accepted();
+        world.client().ended(id(&object)).await;
+        world.client().get(&format!("/batches/{}/results?response=full", id(&object))).await.text
+    };
+    let mine = read(json!({"user": "customer-4711", "metadata": {"campaign": "spring"}})).await;
+    assert!(mine.contains("customer-4711") && mine.contains("spring"), "one's own is one's own: {mine}");
+    let theirs = read(json!({})).await;
+    assert!(theirs.contains("\"source\":\"cache\""), "{theirs}");
+    assert!(!theirs.contains("customer-4711") && !theirs.contains("spring"), "{theirs}");
 }
 
 /// The dry run says what would be joined.

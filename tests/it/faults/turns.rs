@@ -6,7 +6,7 @@ use crate::support::{
     check::answered,
     claude,
     client::{id, waiting},
-    for_both, gpt, mixed, settles, until,
+    for_both, gpt, mixed, settles, teams, until,
 };
 use serde_json::json;
 
@@ -23,14 +23,14 @@ fn alone(name: &str, count: usize) -> Batch {
 async fn creates_of_all_gateways_and_namespaces_follow_each_other(kind: Kind) {
     let mut world = World::new(kind).await;
     world.start_gateway().await;
-    world.set("BATCHGATE_NAMESPACE", "other");
-    world.start_gateway().await;
+    world.configure(&teams::team("default", "bg_default_other", "namespace = \"other\""));
+    let other = world.start_gateway().await.client.with_key("bg_default_other");
     world.sim.fault(json!({"match": {"route": "batches.create"}, "fault": {"delay_after": 0.2}, "times": 0})).await;
     let elsewhere = alone("elsewhere", 5);
-    let strange = elsewhere.post(&world.gateways[2].client).await.accepted();
+    let strange = elsewhere.post(&other).await.accepted();
     let batch = Batch::of(mixed("here", 5)).field("chunk", 1);
     let object = batch.post(world.client()).await.accepted();
-    let there = world.gateways[2].client.ended(id(&strange)).await;
+    let there = other.ended(id(&strange)).await;
     assert_eq!(there["counts"]["succeeded"], 5, "{there}");
     let first = answered(&world, &batch, id(&object)).await;
     assert_eq!(world.sim.most_at_once("anthropic:batches.create").await, 1);
