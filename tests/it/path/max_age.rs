@@ -111,7 +111,8 @@ async fn a_younger_answer_of_somebody_else_stays(kind: Kind) {
     })
     .await;
     world.sim.settings(json!({"anthropic": {"in_progress_s": 0}, "openai": {"in_progress_s": 0}})).await;
-    let quick = check_once(&world, &young()).await;
+    // One that would wait for the slow one's answers is no somebody else.
+    let quick = check_once(&world, &young().field("cache", "refresh")).await;
     let stays = bodies(&world, &quick.object).await;
     world.sim.advance(1_100.0).await;
     let slow = answered(&world, &young(), id(&slow)).await;
