@@ -1,6 +1,6 @@
 //! The cache of answers: looked up at accept, written by commits alone (`commit.rs`). Entries verify themselves.
 
-use super::{Store, StoreError, record, record::StoredAnswer};
+use super::{Store, StoreError, marks::paired, record, record::StoredAnswer};
 use crate::{clock::Millis, domain::key::CacheKey};
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
@@ -83,8 +83,5 @@ fn is_stale(answer: &StoredAnswer, fresh_since: Option<Millis>) -> bool {
 /// MGET answers in the order of its keys, one value each; the pairing is Redis's contract and is checked by count here,
 /// and by the key inside each entry at unpacking.
 fn pair(keys: &[CacheKey], values: Vec<Option<Bytes>>) -> Result<impl Iterator<Item = (&CacheKey, Bytes)>, StoreError> {
-    if keys.len() != values.len() {
-        return Err(StoreError::corrupt("MGET answer", format!("{} values for {} keys", values.len(), keys.len())));
-    }
-    Ok(keys.iter().zip(values).filter_map(|(key, value)| Some((key, value?))))
+    Ok(paired(keys, values)?.filter_map(|(key, value)| Some((key, value?))))
 }

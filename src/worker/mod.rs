@@ -17,6 +17,7 @@ use crate::{
     pipeline::{Gateway, janitor, online::desk::Seat, poison, reconcile, room, seal, spaces::Spaces},
     store::{StoreError, queue::Claim},
 };
+use futures_util::{FutureExt, future::BoxFuture};
 use guard::{Busy, Guard};
 use rounds::Rounds;
 use std::{sync::Arc, time::Duration};
@@ -221,7 +222,7 @@ async fn seal_loop(spaces: &Arc<Spaces>, tasks: &Tasks, beats: &Heartbeats) {
     let (mut idle, mut trouble, mut rounds) = (BUSY, Trouble::of("seal"), Rounds::of(spaces));
     while !tasks.stopping() {
         beats.tick("seal");
-        match seal_next(&mut rounds).await {
+        match first_of(&mut rounds, |gateway| seal_next(gateway).boxed()).await {
             Ok(found) => {
                 trouble.over();
                 idle = if found { BUSY } else { rest(tasks, &spaces.common().wake.pages, idle).await };
@@ -236,13 +237,16 @@ fn is_away<T>(done: &Result<T, StoreError>) -> bool {
     matches!(done, Err(StoreError::Away(_)))
 }
 
-/// As [`claim`], of pages.
-async fn seal_next(rounds: &mut Rounds) -> Result<bool, StoreError> {
+/// As [`claim`], of what a loop does in one namespace after another: true if one of them had something.
+async fn first_of(
+    rounds: &mut Rounds,
+    ask: for<'a> fn(&'a Gateway) -> BoxFuture<'a, Result<bool, StoreError>>,
+) -> Result<bool, StoreError> {
     let mut done = Ok(false);
     for (at, gateway) in rounds.order().await {
-        let sealed = seal::seal_next(&gateway, &fresh_token()).await;
-        rounds.answered(&gateway, !is_away(&sealed));
-        match sealed {
+        let asked = ask(&gateway).await;
+        rounds.answered(&gateway, !is_away(&asked));
+        match asked {
             Ok(false) => {}
             Ok(true) => {
                 rounds.had(at);
@@ -258,7 +262,7 @@ async fn sweep_loop(spaces: &Arc<Spaces>, tasks: &Tasks, beats: &Heartbeats) {
     let (mut trouble, mut rounds) = (Trouble::of("sweep"), Rounds::of(spaces));
     while !tasks.stopping() {
         beats.tick("sweep");
-        match sweep_next(&mut rounds).await {
+        match first_of(&mut rounds, |gateway| sweep(gateway).boxed()).await {
             Ok(found) => {
                 trouble.over();
                 if !found {
@@ -270,22 +274,8 @@ async fn sweep_loop(spaces: &Arc<Spaces>, tasks: &Tasks, beats: &Heartbeats) {
     }
 }
 
-/// As [`claim`], of chores.
-async fn sweep_next(rounds: &mut Rounds) -> Result<bool, StoreError> {
-    let mut done = Ok(false);
-    for (at, gateway) in rounds.order().await {
-        let swept = sweep(&gateway).await;
-        rounds.answered(&gateway, !is_away(&swept));
-        match swept {
-            Ok(false) => {}
-            Ok(true) => {
-                rounds.had(at);
-                return Ok(true);
-            }
-            Err(error) => done = Err(error),
-        }
-    }
-    done
+async fn seal_next(gateway: &Gateway) -> Result<bool, StoreError> {
+    seal::seal_next(gateway, &fresh_token()).await
 }
 
 async fn sweep(gateway: &Gateway) -> Result<bool, StoreError> {
