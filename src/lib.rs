@@ -78,7 +78,9 @@
 //! In `design.md` joins are entries of a queue of their own, which become registrations or planned chunks. Here they are
 //! chunks from the beginning, in the state `joining`: claimed, leased, fenced, cancelled and counted as any other, with the
 //! prompts in their own batch's spool. So whatever goes wrong with the other batch leads back to one step that asks again
-//! who answers, and a chunk nobody answers for is planned as it stands.
+//! who answers, and a chunk nobody answers for is planned as it stands. One that is planned and held up gives its questions
+//! to a waiter that is not ([`domain::chunk::Standing`]): by the waiter's own script, and only while no dispatch has it, so
+//! that whoever claims it next finds that it gave, and asks who answers before it sends anything.
 //!
 //! # How samples are counted in a run
 //!

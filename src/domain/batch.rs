@@ -57,7 +57,7 @@ pub enum Repeats {
 }
 
 /// Which of its team's batches go first. What one team says of its own changes nothing for the others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
     #[default]

@@ -15,12 +15,14 @@
 //! Where a server has no batches a chunk goes `planned -> asking -> settled`: its prompts are asked one by one.
 //!
 //! Prompts that others ask already stand in a chunk of their own, which begins as `joining`: it is served by the commit of
-//! the chunk that asks them, or takes over what that one leaves unanswered and is planned (`pipeline::join`).
+//! the chunk that asks them, or takes over what that one leaves unanswered and is planned (`pipeline::join`). A planned chunk
+//! that gave questions away before it was sent goes back to `joining` once, to look what is left to it.
 //!
 //! What a harvest leaves unanswered and is worth retrying becomes a new planned chunk; the rest are failures, per prompt.
 //! There is no list of results here: a result belongs to a question, whichever line, file or retry it came in.
 
 use super::{
+    batch::Priority,
     id::{ChunkId, WireTag},
     key::CacheKey,
     outcome::{Failure, Usage},
@@ -71,6 +73,24 @@ pub enum ChunkState {
         adopted: Option<Adopted>,
     },
     Settled,
+}
+
+/// What decides which of two chunks, neither of them sent, asks what both want to know: the lesser one does. In the order of
+/// their weight: pauses by hand, priorities, and how much each team has under way already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing {
+    pub paused: bool,
+    pub priority: Priority,
+    /// Prompts of its team; 0 for both where that does not count yet.
+    pub under_way: u64,
+}
+
+impl Standing {
+    /// True if a chunk in this standing leaves its questions to `other`. Of two that are paused neither does: nothing of
+    /// either would be sent.
+    pub fn gives_way_to(&self, other: &Standing) -> bool {
+        !other.paused && other < self
+    }
 }
 
 /// How far the search for the batch of a lost create is.
@@ -306,6 +326,18 @@ mod tests {
 
     fn key(n: u8) -> CacheKey {
         CacheKey::from_bytes([n; 32])
+    }
+
+    #[test]
+    fn who_is_held_up_gives_way() {
+        let plain = Standing { paused: false, priority: Priority::Normal, under_way: 0 };
+        let (paused, low) = (Standing { paused: true, ..plain }, Standing { priority: Priority::Low, ..plain });
+        let busy = Standing { under_way: 5, ..plain };
+        for held_up in [paused, low, busy] {
+            assert!(held_up.gives_way_to(&plain) && !plain.gives_way_to(&held_up) && !held_up.gives_way_to(&held_up));
+        }
+        assert!(low.gives_way_to(&busy) && paused.gives_way_to(&low));
+        assert!(!Standing { paused: true, ..low }.gives_way_to(&paused), "nothing of either would be sent");
     }
 
     fn items(count: u8) -> Vec<Item> {

@@ -12,12 +12,13 @@ use super::{
     dispatch::{After, Held, no_provider},
     outgoing,
     patience::insist,
+    pause,
 };
 use crate::{
     clock::{self, Millis},
     domain::{
         account::{Reason, Waits},
-        chunk::{ChunkState, Item},
+        chunk::{ChunkState, Item, Standing},
         id::ChunkId,
         key::CacheKey,
         outcome::{Failure, Usage},
@@ -25,7 +26,7 @@ use crate::{
     },
     store::{
         StoreError,
-        chunks::{JOINS, Release, Step, lane_id},
+        chunks::{Chunk, GAVE, JOINS, Release, Step, joins_lane, lane_id},
         commit::{Delta, Stage, fragment_name},
         joins::{Registered, Served},
         marks::Answers,
@@ -49,8 +50,25 @@ pub async fn wait(held: &Held<'_>, owner: Option<ChunkId>) -> Result<After, Stor
     }
     match owner {
         Some(owner) => register(held, owner).await,
-        None => find_out(held).await,
+        None => find_out(held, Patience::Fresh).await,
     }
+}
+
+/// Others have taken over questions of this planned chunk: it waits for those, and asks the rest. Who waits for it looks
+/// again, too.
+pub async fn look_again(held: &Held<'_>) -> Result<After, StoreError> {
+    let joins = [(GAVE, String::new()), (JOINS, "1".to_owned()), ("lane_id", joins_lane(&held.chunk.team))];
+    let nobody = ChunkState::Joining { owner: None };
+    let after = held.step(&["planned"], &nobody, joins.into(), Release::Hold).await?;
+    held.gateway.store.wake_waiters(held.chunk.id).await?;
+    Ok(after)
+}
+
+/// Whether the chunk has waited for another one already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Fresh,
+    Over,
 }
 
 /// The owner is noted before the registration: whoever commits in between serves only those that know their owner.
@@ -59,14 +77,57 @@ async fn register(held: &Held<'_>, owner: ChunkId) -> Result<After, StoreError> 
     match held.gateway.store.register(held.chunk.id, owner).await? {
         Registered::Done => {
             fail_point!("registered");
-            stay(held, Some(owner), PATIENCE.mul_f64(0.8 + 0.4 * rand::random::<f64>())).await
+            registered(held, owner, Patience::Fresh).await
         }
+        Registered::Again => registered(held, owner, Patience::Over).await,
         Registered::Later => stay(held, Some(owner), LATER).await,
+        Registered::Moving => stay(held, None, LATER).await,
         Registered::Gone => {
             let nobody = ChunkState::Joining { owner: None };
             held.step(&["joining"], &nobody, Vec::new(), Release::Hold).await
         }
     }
+}
+
+async fn registered(held: &Held<'_>, owner: ChunkId, patience: Patience) -> Result<After, StoreError> {
+    match way(held, owner, patience).await? {
+        Way::Free => find_out(held, patience).await,
+        Way::Soon => stay(held, Some(owner), LATER).await,
+        Way::Taken => stay(held, Some(owner), PATIENCE.mul_f64(0.8 + 0.4 * rand::random::<f64>())).await,
+    }
+}
+
+/// Whether a chunk that has what we want to know gives way to us.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Free,
+    /// It would, but a worker has it in hand.
+    Soon,
+    Taken,
+}
+
+/// A chunk gives way that was never sent and is held up where ours is not; that nobody has it in hand is asked again by who
+/// takes it over. That its team has more under way counts after a while only: at first its turn may be about to come.
+async fn way(held: &Held<'_>, owner: ChunkId, patience: Patience) -> Result<Way, StoreError> {
+    let store = &held.gateway.store;
+    let Some(chunk) = store.chunk(owner).await? else { return Ok(Way::Taken) };
+    if chunk.state != ChunkState::Planned {
+        return Ok(Way::Taken);
+    }
+    let pauses = store.pauses().await?;
+    let [theirs, ours] = match patience {
+        Patience::Fresh => [0, 0],
+        Patience::Over => store.under_way([&chunk.team, &held.chunk.team]).await?,
+    };
+    let standing = |chunk: &Chunk, under_way| Standing {
+        paused: pause::covering(&pauses, chunk).is_some(),
+        priority: chunk.priority,
+        under_way,
+    };
+    if !standing(&chunk, theirs).gives_way_to(&standing(held.chunk, ours)) {
+        return Ok(Way::Taken);
+    }
+    Ok(if store.is_claimed(owner).await? { Way::Soon } else { Way::Free })
 }
 
 async fn stay(held: &Held<'_>, owner: Option<ChunkId>, wait: Duration) -> Result<After, StoreError> {
@@ -91,12 +152,12 @@ struct Found {
     others: BTreeMap<Option<ChunkId>, HashSet<CacheKey>>,
 }
 
-async fn find_out(held: &Held<'_>) -> Result<After, StoreError> {
+async fn find_out(held: &Held<'_>, patience: Patience) -> Result<After, StoreError> {
     if !held.gateway.providers.contains_key(&held.chunk.lane.account) {
         return no_provider(held).await;
     }
     let items = held.gateway.store.items(held.chunk.id).await?;
-    let Some(found) = look(held, &items).await? else { return Ok(After::Finished) };
+    let Some(found) = look(held, &items, patience).await? else { return Ok(After::Finished) };
     fail_point!("marks_taken");
     let alone = found.others.len() + usize::from(!found.ours.is_empty()) + usize::from(!found.hits.is_empty()) == 1;
     match found.others.keys().next() {
@@ -117,10 +178,10 @@ async fn find_out(held: &Held<'_>) -> Result<After, StoreError> {
 
 /// Looks at the marks, and then in the cache for what is ours since: an answer enters it before its mark goes. None: another
 /// dispatch has the chunk.
-async fn look(held: &Held<'_>, items: &[Item]) -> Result<Option<Found>, StoreError> {
+async fn look(held: &Held<'_>, items: &[Item], patience: Patience) -> Result<Option<Found>, StoreError> {
     let (store, lease) = (&held.gateway.store, held.lease);
     let keys: Vec<CacheKey> = items.iter().map(|item| item.key).collect();
-    let Some(answers) = store.take_marks(lease.chunk, &lease.token, &keys).await? else { return Ok(None) };
+    let Some(answers) = take_marks(held, &keys, patience).await? else { return Ok(None) };
     let mut ours: Vec<CacheKey> = keys.into_iter().filter(|key| answers.get(key) == Some(&Answers::Us)).collect();
     let mut hits = HashMap::new();
     if !ours.is_empty() {
@@ -138,6 +199,31 @@ async fn look(held: &Held<'_>, items: &[Item]) -> Result<Option<Found>, StoreErr
         }
     }
     Ok(Some(Found { hits, ours: ours.into_iter().collect(), others }))
+}
+
+/// Who answers each question; those are ours that nobody answers, or somebody who gives way to us.
+async fn take_marks(
+    held: &Held<'_>,
+    keys: &[CacheKey],
+    patience: Patience,
+) -> Result<Option<HashMap<CacheKey, Answers>>, StoreError> {
+    let (store, lease) = (&held.gateway.store, held.lease);
+    let Some(mut answers) = store.take_marks(lease.chunk, &lease.token, keys, &[]).await? else { return Ok(None) };
+    let owners: HashSet<ChunkId> = answers.values().filter_map(Answers::chunk).collect();
+    let mut give_way = Vec::new();
+    for owner in owners {
+        if way(held, owner, patience).await? == Way::Free {
+            give_way.push(owner);
+        }
+    }
+    if !give_way.is_empty() {
+        let theirs =
+            |key: &CacheKey| answers.get(key).and_then(Answers::chunk).is_some_and(|of| give_way.contains(&of));
+        let keys: Vec<CacheKey> = keys.iter().filter(|key| theirs(key)).copied().collect();
+        let Some(taken) = store.take_marks(lease.chunk, &lease.token, &keys, &give_way).await? else { return Ok(None) };
+        answers.extend(taken);
+    }
+    Ok(Some(answers))
 }
 
 /// Settles the chunk with what the cache had; each group of the rest goes on in a chunk of its own.

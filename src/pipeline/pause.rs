@@ -12,14 +12,17 @@ use crate::{
         account::{Closed, Reason},
         pause::{Paused, Scope},
     },
-    store::StoreError,
+    store::{StoreError, chunks::Chunk},
 };
 
 /// The pause that holds for this chunk, if one does.
 pub async fn of(held: &Held<'_>) -> Result<Option<Paused>, StoreError> {
-    let (account, team) = (&held.chunk.lane.account, &held.chunk.team);
-    let pauses = held.gateway.store.pauses().await?;
-    Ok(pauses.into_iter().find(|paused| paused.scope.covers(account, team)))
+    Ok(covering(&held.gateway.store.pauses().await?, held.chunk).cloned())
+}
+
+/// The one of these pauses that holds for a chunk.
+pub fn covering<'a>(pauses: &'a [Paused], chunk: &Chunk) -> Option<&'a Paused> {
+    pauses.iter().find(|paused| paused.scope.covers(&chunk.lane.account, &chunk.team))
 }
 
 /// Has the chunk wait where it is while a pause holds for it. None: go on.

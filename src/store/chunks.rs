@@ -84,10 +84,15 @@ pub struct Chunk {
     pub beside: u64,
     /// How often in a row it was refused for the token limit with nothing beside it.
     pub alone: u32,
+    /// Others took questions of it over while it was planned: what is left to it must be looked up before it is sent.
+    pub gave: bool,
 }
 
 /// A chunk that bears this field is none of its batch's own: others ask, or asked, its questions.
 pub const JOINS: &str = "joins";
+
+/// See [`Chunk::gave`].
+pub const GAVE: &str = "gave";
 
 /// A chunk with what its team may want to know of its past.
 #[derive(Clone, Debug)]
@@ -189,7 +194,7 @@ pub fn lane_id(lane: &Lane, team: &str) -> String {
 }
 
 /// Where chunks stand that wait for others: they ask nobody, so no account holds them up.
-fn joins_lane(team: &str) -> String {
+pub fn joins_lane(team: &str) -> String {
     format!(":joins:{team}")
 }
 
@@ -381,6 +386,7 @@ fn read_chunk(id: ChunkId, fields: &Fields) -> Result<Chunk, StoreError> {
         server: fields.get("server").map(str::to_owned),
         beside: fields.number("beside").unwrap_or(0),
         alone: fields.number("alone").unwrap_or(0),
+        gave: fields.get(GAVE).is_some(),
     })
 }
 

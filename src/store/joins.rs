@@ -28,8 +28,12 @@ const SERVE_TEXT: &str = include_str!("scripts/serve.lua");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registered {
     Done,
+    /// It was before.
+    Again,
     /// It takes no more waiters.
     Later,
+    /// The chunk has given its questions away, and waits for others itself.
+    Moving,
     /// The chunk is settled, or there is none.
     Gone,
 }
@@ -59,7 +63,9 @@ impl Store {
         let answer: String = call.invoke_async(&mut self.main.clone()).await?;
         match answer.as_str() {
             "ok" => Ok(Registered::Done),
+            "again" => Ok(Registered::Again),
             "later" => Ok(Registered::Later),
+            "moving" => Ok(Registered::Moving),
             "gone" => Ok(Registered::Gone),
             other => Err(StoreError::corrupt("register script's answer", other)),
         }
@@ -70,6 +76,29 @@ impl Store {
         let names: Vec<String> =
             redis::cmd("SMEMBERS").arg(self.keys.waiters(chunk)).query_async(&mut self.main.clone()).await?;
         Ok(read_waiters(&names))
+    }
+
+    /// Has the chunks look again that are registered with this one.
+    pub async fn wake_waiters(&self, chunk: ChunkId) -> Result<(), StoreError> {
+        for waiter in self.waiters(chunk).await? {
+            let mut due = redis::cmd("ZADD"); // one in a worker's hands does not stand there
+            due.arg(self.keys.delayed()).arg(&["XX", "LT"]).arg(0).arg(waiter.to_string());
+            due.query_async::<()>(&mut self.main.clone()).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a chunk is in a worker's hands.
+    pub async fn is_claimed(&self, chunk: ChunkId) -> Result<bool, StoreError> {
+        Ok(redis::cmd("EXISTS").arg(self.keys.fence(chunk)).query_async(&mut self.main.clone()).await?)
+    }
+
+    /// How many prompts each of these teams has under way.
+    pub async fn under_way<const N: usize>(&self, teams: [&str; N]) -> Result<[u64; N], StoreError> {
+        let mut ask = redis::cmd("HMGET");
+        ask.arg(self.keys.shares()).arg(&teams);
+        let told: [Option<u64>; N] = ask.query_async(&mut self.main.clone()).await?;
+        Ok(told.map(Option::unwrap_or_default))
     }
 
     /// No chunk can register any more; false if another dispatch has this one.

@@ -130,14 +130,16 @@ impl Store {
         Ok(marked)
     }
 
-    /// Finds out who answers these questions of a chunk that waits; those that nobody does are its own from now on. None:
-    /// another dispatch has the chunk.
+    /// Finds out who answers these questions of a chunk that waits; those that nobody does are its own from now on, and so
+    /// is what those of `give_way` have that are planned and in nobody's hands. None: another dispatch has the chunk.
     pub async fn take_marks(
         &self,
         chunk: ChunkId,
         token: &Token,
         keys: &[CacheKey],
+        give_way: &[ChunkId],
     ) -> Result<Option<HashMap<CacheKey, Answers>>, StoreError> {
+        let server = if give_way.is_empty() { String::new() } else { self.server().await? };
         let mut answers = HashMap::with_capacity(keys.len());
         for slice in keys.chunks(KEYS_PER_LOOK) {
             let mut call = script!("take_marks").prepare_invoke();
@@ -146,7 +148,10 @@ impl Store {
                 call.key(self.keys.mark(key));
             }
             call.arg(chunk.to_string()).arg(chunk.batch.hex()).arg(token.as_str()).arg(self.keys.prefix());
-            call.arg(self.skew_ms).arg(SILENT_MS);
+            call.arg(self.skew_ms).arg(SILENT_MS).arg(&server);
+            for chunk in give_way {
+                call.arg(chunk.to_string());
+            }
             let said: Vec<String> = call.invoke_async(&mut self.main.clone()).await?;
             if said.is_empty() {
                 return Ok(None);
@@ -161,6 +166,16 @@ impl Store {
             }
         }
         Ok(Some(answers))
+    }
+}
+
+impl Answers {
+    /// The other chunk that does.
+    pub fn chunk(&self) -> Option<ChunkId> {
+        match self {
+            Answers::Chunk(chunk) => Some(*chunk),
+            Answers::Us | Answers::Upload => None,
+        }
     }
 }
 

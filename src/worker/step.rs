@@ -102,6 +102,7 @@ fn verb(state: &ChunkState) -> &'static str {
 async fn step(held: &Held<'_>, seat: &mut Option<Seat>, drain: &CancellationToken) -> Result<After, StoreError> {
     match &held.chunk.state {
         ChunkState::Joining { owner } => join::wait(held, *owner).await,
+        ChunkState::Planned if held.chunk.gave => join::look_again(held).await,
         ChunkState::Planned => match held.gateway.providers.get(&held.chunk.lane.account) {
             Some(Provider::Online(_)) => online::begin(held).await,
             Some(Provider::Batch(_)) | None => dispatch::submit(held).await,

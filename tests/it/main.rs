@@ -12,6 +12,7 @@ mod docs;
 mod fairness;
 mod faults;
 mod fuzz;
+mod giving_way;
 mod joins;
 mod namespaces;
 mod path;

@@ -66,7 +66,7 @@ local function look(count)
     local id, prompts, team = string.match(member, '^(%S+) (%d+) (.*)$')
     local state = redis.pcall('HGET', prefix .. 'k:' .. id, 'state')
     local waits = state == 'planned' and not redis.call('ZSCORE', KEYS[2], id)
-    if type(state) ~= 'string' or state == 'settled' or waits then leave(id, tonumber(prompts), team) end
+    if type(state) ~= 'string' or state == 'settled' or state == 'joining' or waits then leave(id, tonumber(prompts), team) end
   end
 end
 look(LOOK)

@@ -2,6 +2,7 @@
 -- Finds out who answers each question of a chunk that waits, and gives it those that nobody will.
 -- KEYS  1 fence   2 uploads   3.. the marks
 -- ARGV  1 chunk id   2 its batch's hex   3 token   4 key prefix   5 skew ms   6 ms after which an upload that marks is silent
+--       7 `run_id` of this Redis, or ''   8.. chunks that give way to this one, as long as nobody has begun to send them
 -- answer: for each question the chunk that answers it, 'later' (an upload has it that is no batch yet), or '' (it is ours);
 --         or {} if another dispatch has the chunk
 if redis.call('GET', KEYS[1]) ~= ARGV[3] then return {} end
@@ -15,6 +16,17 @@ local function is_coming(hex)
   redis.call('ZREM', KEYS[2], hex)
   return false
 end
+-- One in nobody's hands is as it says: planned, and never sent, if it is this start of Redis that says so. It is told, so
+-- that whoever claims it looks what is left to it before anything is sent.
+local gives_way = {}
+for i = 8, #ARGV do gives_way[ARGV[i]] = ARGV[7] ~= '' end
+local function is_left_by(holder)
+  if not gives_way[holder] or redis.call('EXISTS', ARGV[4] .. 'k:' .. holder .. ':fence') == 1 then return false end
+  local facts = redis.call('HMGET', ARGV[4] .. 'k:' .. holder, 'state', 'server')
+  if facts[1] ~= 'planned' or facts[2] ~= ARGV[7] then return false end
+  redis.call('HSET', ARGV[4] .. 'k:' .. holder, 'gave', 1)
+  return true
+end
 local said = {}
 local function holder_of(mark)
   local holder = redis.call('GET', mark)
@@ -26,7 +38,7 @@ local function holder_of(mark)
   local answer = ''
   if not there then
     if is_coming(hex) then answer = 'later' end
-  elseif type(state) == 'string' and state ~= 'settled' then
+  elseif type(state) == 'string' and state ~= 'settled' and not is_left_by(holder) then
     answer = holder
   end
   said[holder] = answer

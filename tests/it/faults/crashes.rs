@@ -119,10 +119,13 @@ async fn killed_again_and_again(kind: Kind) {
 async fn killed_and_the_other_gateway_goes_on(kind: Kind) {
     let mut world = world(kind).await;
     world.start_gateway().await;
+    fault(&world, &["batches.create"], &json!({"settings": {"in_progress_s": 1000}})).await;
     let batch = batch("other").field("chunk", 2);
     let object = batch.post(world.client()).await.accepted();
     chunks(&world, id(&object), "running", 3).await;
     world.kill_gateway();
+    world.sim.clear_faults().await;
+    world.sim.advance(1_100.0).await;
     settles(&world, &batch, id(&object)).await;
     nothing_is_left_behind(&world).await;
     check(&world, &batch).await;

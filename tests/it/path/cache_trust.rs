@@ -120,7 +120,8 @@ async fn a_batch_is_forgotten_at_the_end_of_its_retention(kind: Kind) {
         let mut rest: Vec<String> = keys.into_keys().filter(|key| !key.starts_with("{default}:c:")).collect();
         let known = ["{default}:r:", "{default}:j:"]; // whose a provider batch was, and that it was read: as long as its results
         rest.retain(|key| !known.iter().any(|known| key.starts_with(known)) && key != "{default}:chores");
-        rest.retain(|key| key != "{default}:sizes"); // what was learnt of how large answers are outlives them
+        // What was learnt of how large answers are outlives them, and so does who was ever claimed for.
+        rest.retain(|key| key != "{default}:sizes" && key != "{default}:shares");
         // What is known of an account has a time of its own: a worker that lost its lease right after its commit leaves
         // the tokens it had reserved to the next one that finds no room.
         rest.retain(|key| !key.starts_with("{acct:"));

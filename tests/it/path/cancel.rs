@@ -102,7 +102,7 @@ async fn an_ended_batch_cannot_be_cancelled(kind: Kind) {
 async fn a_cancelled_batch_may_be_asked_again(kind: Kind) {
     let world = World::new(kind).await;
     world.sim.take(1_000.0).await;
-    world.sim.fault(json!({"match": {"route": "batches.create"}, "fault": {"delay_after": 0.7}, "times": 0})).await;
+    world.sim.fault(json!({"match": {"route": "batches.create"}, "fault": {"delay_after": 4}, "times": 0})).await;
     let batch = Batch::of([claude("a"), gpt("b")]);
     let object = batch.post(world.client()).await.accepted();
     let id = id(&object).to_owned();

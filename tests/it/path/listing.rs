@@ -164,7 +164,7 @@ async fn the_batch_object_tells_its_life(kind: Kind) {
     let expected = json!({
         "id": object["id"], "object": "batch", "status": "running", "created_at": object["created_at"], "ended_at": null,
         "expires_at": object["expires_at"], "deleted_at": null, "team": "default", "run": null, "retry_of": null,
-        "metadata": {"project": "x", "n": "1"},
+        "metadata": {"project": "x", "n": "1"}, "priority": "normal",
         "counts": {"total": 3, "pending": 3, "succeeded": 0, "failed": 0, "canceled": 0, "expired": 0, "cached": 0,
                    "joined": 0, "repeats": 1},
         "chunks": {"planned": 2, "submitting": 0, "running": 0, "settled": 0, "failed": 0},
