@@ -168,9 +168,9 @@ impl Config {
         if reader.mistakes.is_empty() { Ok(config) } else { Err(reader.mistakes) }
     }
 
-    /// The namespaces that teams name, and their terms.
+    /// The namespaces that teams name, their terms, and who answers there.
     pub fn spaces(&self) -> Configured {
-        Configured { names: self.teams.namespaces(), terms: self.namespaces.clone() }
+        Configured { names: self.teams.namespaces(), terms: self.namespaces.clone(), routes: self.routes() }
     }
 
     pub fn routes(&self) -> Routes {

@@ -1,4 +1,5 @@
-//! SIGHUP: the configuration is read again, and its teams hold from the next request on. A file with mistakes changes nothing.
+//! SIGHUP: the configuration is read again. Its teams, its namespaces and what models its providers answer hold from the next
+//! request on; what is under way goes on as it was begun. A file with mistakes changes nothing.
 
 use crate::{config::Config, domain::route::Routes, http::Auth, lifecycle::Tasks, pipeline::spaces::Spaces};
 use std::{
@@ -11,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) struct Reload {
     pub(super) auth: Arc<Auth>,
     pub(super) spaces: Arc<Spaces>,
-    /// What the gateway was started with: another answer to *who answers which model* needs a restart.
+    /// The accounts the gateway was started with: another one, or another place for one of them, needs a restart.
     pub(super) routes: Routes,
     pub(super) file: Option<PathBuf>,
 }
@@ -46,7 +47,13 @@ impl Reload {
                 Reload::refuse("it has no keys any more");
             }
             Ok(config) => {
-                let (teams, routes, spaces) = (config.teams.0.len(), config.routes(), config.spaces());
+                let (teams, mut spaces) = (config.teams.0.len(), config.spaces());
+                if !spaces.routes.are_among(&self.routes) {
+                    tracing::warn!(
+                        "the file has other providers, too: all that it says of providers holds after a restart"
+                    );
+                    spaces.routes = self.spaces.routes();
+                }
                 // Whatever is accepted in a new namespace, every worker knows of it.
                 if let Err(why) = self.spaces.announce(&spaces.names).await {
                     return Reload::refuse(&format!("its new namespaces cannot be noted: {why}"));
@@ -54,10 +61,7 @@ impl Reload {
                 self.spaces.configure(spaces);
                 self.auth.replace(config.teams);
                 metrics::gauge!("batchgate_config_refused").set(0.0);
-                tracing::info!(teams, "configuration read again: its teams hold from now on");
-                if routes != self.routes {
-                    tracing::warn!("the file's providers have changed, too: they hold after a restart");
-                }
+                tracing::info!(teams, "configuration read again: its teams and routes hold from now on");
             }
             Err(mistakes) => Reload::refuse(&mistakes.to_string()),
         }
@@ -72,6 +76,6 @@ impl Reload {
 
     fn refuse(why: &str) {
         metrics::gauge!("batchgate_config_refused").set(1.0);
-        tracing::error!(why, "configuration refused: the teams stay as they were");
+        tracing::error!(why, "configuration refused: teams and routes stay as they were");
     }
 }

@@ -93,6 +93,14 @@ impl Routes {
     pub fn iter(&self) -> impl Iterator<Item = &Route> {
         self.0.iter()
     }
+
+    /// True if each of these accounts is one of `known` as it is there: only what models it answers, its place in the order,
+    /// or whether anything is sent to it may be another.
+    pub fn are_among(&self, known: &Routes) -> bool {
+        let same =
+            |one: &Route, other: &Route| (&one.account, &one.who, one.kind) == (&other.account, &other.who, other.kind);
+        self.iter().all(|route| known.iter().any(|other| same(route, other)))
+    }
 }
 
 /// The models of Anthropic and OpenAI themselves, each under its own name.
@@ -266,6 +274,21 @@ mod tests {
     fn unreadable_patterns_are_refused() {
         for text in ["", "o[0-9", "o[]", "o[!]", "o[9-0]"] {
             assert!(Glob::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn known_accounts_may_answer_other_models() {
+        let known = Routes::default();
+        let [first, second] = [&known.0[0], &known.0[1]];
+        let other = Route { models: vec![Glob::parse("o*").expect("a pattern")], ..second.clone() };
+        assert!(Routes::new(vec![other, first.clone()]).are_among(&known) && Routes::new(Vec::new()).are_among(&known));
+        for stranger in [
+            Route { account: "new".into(), ..first.clone() },
+            Route { who: "proxy".into(), ..first.clone() },
+            Route { kind: ProviderKind::OpenAiOnline, ..first.clone() },
+        ] {
+            assert!(!Routes::new(vec![first.clone(), stranger]).are_among(&known));
         }
     }
 

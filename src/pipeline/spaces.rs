@@ -8,7 +8,7 @@
 use super::Gateway;
 use crate::{
     clock::Millis,
-    domain::{key::CacheKey, team::Namespaces},
+    domain::{key::CacheKey, route::Routes, team::Namespaces},
     store::{StoreError, record::StoredAnswer},
 };
 use std::{
@@ -26,12 +26,14 @@ pub struct Terms {
     pub retention: Option<Duration>,
 }
 
-/// What a configuration says of namespaces.
-#[derive(Clone, Debug, Default)]
+/// What a configuration says of namespaces, and of who answers in all of them.
+#[derive(Clone, Debug)]
 pub struct Configured {
     /// Those that teams name, and the default one.
     pub names: BTreeSet<String>,
     pub terms: BTreeMap<String, Terms>,
+    /// Name accounts of the gateway only.
+    pub routes: Routes,
 }
 
 /// All namespaces that this process serves.
@@ -48,7 +50,7 @@ struct State {
 impl Spaces {
     /// `common`: the default namespace's gateway.
     pub fn new(common: Gateway, configured: Configured) -> Spaces {
-        let state = State { configured: Configured::default(), open: BTreeMap::new() };
+        let state = State { configured: configured.clone(), open: BTreeMap::new() };
         let spaces = Spaces { common: Arc::new(common), state: RwLock::new(state) };
         spaces.configure(configured);
         spaces
@@ -64,13 +66,19 @@ impl Spaces {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let known = std::mem::take(&mut state.open);
         let names: BTreeSet<&String> = configured.names.iter().chain(known.keys()).collect();
-        state.open = names.into_iter().map(|name| (name.clone(), self.gateway(name, &configured.terms))).collect();
+        state.open = names.into_iter().map(|name| (name.clone(), self.gateway(name, &configured))).collect();
         state.configured = configured;
     }
 
-    fn gateway(&self, name: &str, terms: &BTreeMap<String, Terms>) -> Arc<Gateway> {
-        let Terms { cache_ttl, retention } = terms.get(name).copied().unwrap_or_default();
-        let mut gateway = Gateway { store: self.common.store.of(name), ..Gateway::clone(&self.common) };
+    /// Who answers which model from now on.
+    pub fn routes(&self) -> Routes {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).configured.routes.clone()
+    }
+
+    fn gateway(&self, name: &str, configured: &Configured) -> Arc<Gateway> {
+        let Terms { cache_ttl, retention } = configured.terms.get(name).copied().unwrap_or_default();
+        let (store, routes) = (self.common.store.of(name), configured.routes.clone());
+        let mut gateway = Gateway { store, routes, ..Gateway::clone(&self.common) };
         let settings = &mut gateway.settings;
         name.clone_into(&mut settings.namespace);
         settings.cache_ttl = cache_ttl.unwrap_or(settings.cache_ttl);
@@ -103,7 +111,7 @@ impl Spaces {
         let known = self.state.read().unwrap_or_else(PoisonError::into_inner).open.get(name).cloned();
         known.unwrap_or_else(|| {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-            let gateway = self.gateway(name, &state.configured.terms);
+            let gateway = self.gateway(name, &state.configured);
             Arc::clone(state.open.entry(name.to_owned()).or_insert(gateway))
         })
     }

@@ -1,12 +1,12 @@
 //! Teams: who may see what. Keys, isolation, what a team may ask, and a configuration that is read again while it runs.
 
 use crate::support::{
-    Batch, Kind, World,
+    Batch, Kind, World, check,
     check::{paid, right},
     claude,
     client::{Client, JSON, id},
     contract::CONTRACT,
-    gpt,
+    gpt, local,
     teams::{hash, team},
     until,
 };
@@ -250,4 +250,33 @@ async fn teams_are_read_again_on_sighup() {
     right(&asked, &data.results(id(&object)).await);
     answered(&data, &asked).await;
     assert_eq!(paid(&world).await, asked.bill(), "all of it bought once");
+}
+
+#[tokio::test]
+async fn what_models_a_provider_answers_is_read_again_on_sighup() {
+    let mut world = World::empty(Kind::Ours, &[]).await;
+    let url = world.sim.openai();
+    let of = |world: &World, models: &str| local::file(world, &url, models, "");
+    let none = of(&world, "\"other-*\"");
+    world.configure(&none);
+    world.start_gateway().await;
+    let batch = Batch::of([claude("routed"), local::local("routed")]);
+    batch.post(world.client()).await.refused(422, "invalid_request");
+
+    let told = async |world: &mut World, file: &str, said: &str| {
+        world.configure(file);
+        world.gateways[0].process.signal("HUP");
+        until("the file to be read", async || {
+            let log = world.gateways[0].process.said();
+            if log.contains(said) { Ok(()) } else { Err(log) }
+        })
+        .await;
+    };
+    let local = of(&world, "\"local-*\"");
+    told(&mut world, &local, "its teams and routes hold from now on").await;
+    check(&world, &batch).await;
+    // One that is not connected answers nothing, whatever the rest of the file says.
+    let more = none + &local.replace("\"anthropic\"", "\"more\"").replace("\"local\"", "\"new\"");
+    told(&mut world, &more, "holds after a restart").await;
+    check(&world, &batch).await;
 }

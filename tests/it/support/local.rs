@@ -42,11 +42,17 @@ pub(crate) async fn behind_a_door(kind: Kind, extra: &str) -> (World, Door) {
 }
 
 fn configure(world: &mut World, local: &str, extra: &str) {
+    let file = file(world, local, r#""local-*", "*-embed""#, extra);
+    world.configure(&file);
+}
+
+/// A gateway's file with two accounts; `models`: those of the local one.
+pub(crate) fn file(world: &World, local: &str, models: &str, extra: &str) -> String {
     let anthropic = world.sim.anthropic();
-    world.configure(&format!(
+    format!(
         "[[providers]]\nname = \"anthropic\"\nkind = \"anthropic-batch\"\nbase_url = \"{anthropic}\"\n\
          api_key_env = [\"ANTHROPIC_API_KEY\"]\n\n\
          [[providers]]\nname = \"local\"\nkind = \"openai-online\"\nbase_url = \"{local}\"\n\
-         api_key_env = [\"OPENAI_API_KEY\"]\nmodels = [\"local-*\", \"*-embed\"]\n{extra}\n"
-    ));
+         api_key_env = [\"OPENAI_API_KEY\"]\nmodels = [{models}]\n{extra}\n"
+    )
 }
