@@ -138,12 +138,15 @@ pub async fn settle_staged(
         Committed::Lost | Committed::Newcomers => {
             metrics::counter!("batchgate_fences_lost_total").increment(1);
             tracing::warn!(chunk = %held.chunk.id, "lost the chunk before its commit; nothing was changed");
-            // The chore that would have removed what we wrote may have run before we wrote it. Answers go by the names we
-            // know: the chunk's items may be gone with its batch. What is staged for the chunk is the next dispatch's.
+            // The chore that would have removed what we wrote may have run before we wrote it, and what tells where it lies
+            // may be gone with its batch: it goes by the names we know. What is staged for the chunk is the next dispatch's.
             if let Stage::Dispatch(token) = stage {
                 store.unstage(token, answered.iter()).await?;
             }
-            store.clear_stage(held.chunk.id, &held.lease.token).await?;
+            store.remove_fragments(batch, &fragments).await?;
+            for served in settled.served.values().flatten() {
+                store.remove_fragments(served.waiter.batch, &served.fragments).await?;
+            }
         }
     }
     Ok(After::Finished)

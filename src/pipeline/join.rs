@@ -41,6 +41,8 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Before a prompt is looked at again that cannot be told yet: it is part of an upload, or its chunk takes no more waiters.
 const LATER: Duration = Duration::from_secs(1);
+/// Registered with none.
+const NOBODY: ChunkState = ChunkState::Joining { owner: None };
 
 /// One step of a chunk that waits. `owner`: the chunk it is registered with, or was about to be.
 pub async fn wait(held: &Held<'_>, owner: Option<ChunkId>) -> Result<After, StoreError> {
@@ -58,8 +60,7 @@ pub async fn wait(held: &Held<'_>, owner: Option<ChunkId>) -> Result<After, Stor
 /// again, too.
 pub async fn look_again(held: &Held<'_>) -> Result<After, StoreError> {
     let joins = [(GAVE, String::new()), (JOINS, "1".to_owned()), ("lane_id", joins_lane(&held.chunk.team))];
-    let nobody = ChunkState::Joining { owner: None };
-    let after = held.step(&["planned"], &nobody, joins.into(), Release::Hold).await?;
+    let after = held.step(&["planned"], &NOBODY, joins.into(), Release::Hold).await?;
     held.gateway.store.wake_waiters(held.chunk.id).await?;
     Ok(after)
 }
@@ -82,16 +83,16 @@ async fn register(held: &Held<'_>, owner: ChunkId) -> Result<After, StoreError> 
         Registered::Again => registered(held, owner, Patience::Over).await,
         Registered::Later => stay(held, Some(owner), LATER).await,
         Registered::Moving => stay(held, None, LATER).await,
-        Registered::Gone => {
-            let nobody = ChunkState::Joining { owner: None };
-            held.step(&["joining"], &nobody, Vec::new(), Release::Hold).await
-        }
+        Registered::Gone => held.step(&["joining"], &NOBODY, Vec::new(), Release::Hold).await,
     }
 }
 
 async fn registered(held: &Held<'_>, owner: ChunkId, patience: Patience) -> Result<After, StoreError> {
     match way(held, owner, patience).await? {
-        Way::Free => find_out(held, patience).await,
+        Way::Free => match held.step(&["joining"], &NOBODY, Vec::new(), Release::Hold).await? {
+            After::Continue => find_out(held, patience).await, // no commit serves it meanwhile
+            finished @ After::Finished => Ok(finished),
+        },
         Way::Soon => stay(held, Some(owner), LATER).await,
         Way::Taken => stay(held, Some(owner), PATIENCE.mul_f64(0.8 + 0.4 * rand::random::<f64>())).await,
     }

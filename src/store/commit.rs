@@ -16,7 +16,7 @@ use crate::{
     clock::{self, Millis},
     domain::{
         batch::CacheMode,
-        chunk::{ChunkState, Item},
+        chunk::ChunkState,
         id::{BatchId, ChunkId, Token},
         key::CacheKey,
         outcome::Usage,
@@ -175,6 +175,14 @@ impl Store {
     pub async fn unstage(&self, token: &Token, keys: impl Iterator<Item = &CacheKey>) -> Result<(), StoreError> {
         let names: Vec<String> = keys.map(|key| self.keys.staged(token, key)).collect();
         self.unlink(&names).await
+    }
+
+    /// Removes fragments that were written and are no page's.
+    pub async fn remove_fragments(&self, batch: BatchId, fragments: &[(u32, FrameRow)]) -> Result<(), StoreError> {
+        let frames = |(page, row): &(u32, FrameRow)| {
+            (0..row.frames).map(|frame| self.keys.fragment(batch, *page, &row.name, frame)).collect::<Vec<_>>()
+        };
+        self.unlink(&fragments.iter().flat_map(frames).collect::<Vec<_>>()).await
     }
 
     /// Staged answers, read back to be packed for their readers. All must be there.
@@ -419,7 +427,7 @@ impl Store {
     }
 
     /// Removes what a dispatch staged and never committed: its answers and its fragments. Live fragments stay.
-    pub async fn clear_stage(&self, chunk: ChunkId, token: &Token) -> Result<(), StoreError> {
+    pub(super) async fn clear_stage(&self, chunk: ChunkId, token: &Token) -> Result<(), StoreError> {
         let items = match self.items(chunk).await {
             Ok(items) => items,
             Err(StoreError::Corrupt { .. }) => return Ok(()), // the batch has ended and took its chunks' items along
@@ -432,21 +440,25 @@ impl Store {
             self.unlink(&kept).await?;
             self.unmark(chunk, items.iter().map(|item| &item.key)).await?;
         }
-        self.clear_fragments(chunk, &items, token).await?;
+        let pages: BTreeSet<u32> = items.iter().flat_map(|item| &item.places).map(|at| at.page).collect();
+        self.clear_fragments(chunk, pages, token).await?;
         for waiter in self.waiters(chunk).await? {
-            match self.items(waiter).await {
-                Ok(items) => self.clear_fragments(waiter, &items, token).await?,
-                Err(StoreError::Corrupt { .. }) => {} // its batch has ended
-                Err(away) => return Err(away),
+            // Its items do not tell: some may have been answered since, and all of them go with their batch's end.
+            if let Some(progress) = self.remains(waiter.batch).await? {
+                self.clear_fragments(waiter, 0..progress.pages, token).await?;
             }
         }
         Ok(())
     }
 
     /// Removes the fragments a dispatch wrote for a chunk, its own or one that waits, as far as they are not live.
-    async fn clear_fragments(&self, chunk: ChunkId, items: &[Item], token: &Token) -> Result<(), StoreError> {
+    async fn clear_fragments(
+        &self,
+        chunk: ChunkId,
+        pages: impl IntoIterator<Item = u32>,
+        token: &Token,
+    ) -> Result<(), StoreError> {
         let name = fragment_name(chunk, token);
-        let pages: BTreeSet<u32> = items.iter().flat_map(|item| &item.places).map(|at| at.page).collect();
         for page in pages {
             let live = self.fragments(chunk.batch, page).await?.into_iter().any(|(_, row)| row.name == name);
             if !live {

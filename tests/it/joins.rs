@@ -448,6 +448,47 @@ async fn a_waiter_that_comes_during_the_commit_is_taken_along() {
     nothing_is_left_behind(&world).await;
 }
 
+/// The owner dies with fragments written for the waiter, and is swept only when the waiter's batch has taken along what told
+/// where they lie.
+#[cfg(feature = "failpoints")]
+#[tokio::test]
+async fn what_a_dead_commit_wrote_for_a_waiter_does_not_stay() {
+    let mut world = World::with(Kind::Ours, &[("BATCHGATE_LEASE", "1s"), ("BATCHGATE_STALL", "500ms")]).await;
+    slow(&world).await;
+    let batch = Batch::of((0..6).map(|n| gpt(&format!("dead commit {n}"))));
+    let first = submitted(world.client(), &batch).await;
+    world.running(id(&first), 1).await;
+    let second = submitted(world.client(), &batch).await;
+    joins(world.client(), &second, 6).await;
+    world.kill_gateway();
+    world.start_gateway_with(&[("BATCHGATE_FAILPOINTS", "before_exec=exit")]).await;
+    they_end(&world).await;
+    until("the owner to die", async || {
+        let said = world.gateways[0].process.said();
+        if said.contains("fail point tripped") { Ok(()) } else { Err(said) }
+    })
+    .await;
+    world.kill_gateway();
+    let chores = "{default}:chores";
+    let all: Vec<String> = world.redis.command(&["ZRANGE", chores, "0", "-1"]).await;
+    let [stage] = &all.iter().filter(|chore| chore.starts_with("stage:")).collect::<Vec<_>>()[..] else {
+        panic!("one dispatch was staging: {all:?}")
+    };
+    world.redis.command::<i64>(&["ZADD", chores, "9999999999999", stage]).await;
+    world.start_gateway().await;
+    let heir = answered(&world, &batch, id(&first)).await;
+    told_as_joined(&answered(&world, &batch, id(&second)).await, 6);
+    let items = format!("{{default}}:k:{}.0:items", id(&second).trim_start_matches("batch_"));
+    until("the waiter's chunks to be removed", async || {
+        if world.redis.keys().await.contains_key(&items) { Err(()) } else { Ok(()) }
+    })
+    .await;
+    world.redis.command::<i64>(&["ZADD", chores, "0", stage]).await;
+    assert_eq!(bill(&world).await, (6, 6));
+    again(&world, &batch, &heir).await;
+    nothing_is_left_behind(&world).await;
+}
+
 /// A chunk that is set apart says nothing of its prompts: who waits for it asks.
 #[tokio::test]
 async fn a_quarantine_is_not_inherited() {
