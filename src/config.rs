@@ -14,7 +14,7 @@ use crate::{
         team::{Namespaces, Teams},
     },
     pipeline::{
-        Settings,
+        Settings, frames,
         reconcile::Mode,
         spaces::{Configured, Terms},
     },
@@ -64,7 +64,11 @@ pub struct Config {
     pub workers: usize,
     /// `BATCHGATE_MAX_BODY` (4GiB).
     pub max_body: u64,
-    /// `BATCHGATE_MAX_UPLOADS` (4; 1 to 1,024): bodies read at once; more wait.
+    /// `BATCHGATE_MAX_PROMPT` (32MiB; 1KiB to 256MiB): bytes of one prompt in it, or of an NDJSON header. A body with a larger
+    /// one is refused. It is in memory a few times over, for every body that is read: more than a chunk's bytes is never useful.
+    pub max_prompt: usize,
+    /// `BATCHGATE_MAX_UPLOADS` (4; 1 to 1,024): bodies read at once; more wait. Where there are several teams, one of them
+    /// gets at most all but one.
     pub max_uploads: usize,
     /// `BATCHGATE_STALL` (15s): no byte moved on a provider connection.
     pub stall: Duration,
@@ -245,6 +249,7 @@ impl Reader<'_> {
             accounts,
             workers: self.within("BATCHGATE_WORKERS", 8, 1..=MAX_AT_ONCE),
             max_body: self.read("BATCHGATE_MAX_BODY", size, 4 << 30),
+            max_prompt: self.read("BATCHGATE_MAX_PROMPT", prompt_size, frames::Bounds::default().frame_bytes),
             max_uploads: self.within("BATCHGATE_MAX_UPLOADS", 4, 1..=MAX_AT_ONCE),
             stall,
             create_timeout,
@@ -502,6 +507,13 @@ fn collector(text: &str) -> Result<String, String> {
     }
 }
 
+/// Up to what the largest batch of any provider holds.
+fn prompt_size(text: &str) -> Result<usize, String> {
+    let fits = |bytes: &usize| (1 << 10..=256 << 20).contains(bytes);
+    let told = || format!("must be from 1KiB to 256MiB, and is {text}");
+    usize::try_from(size(text)?).ok().filter(fits).ok_or_else(told)
+}
+
 /// From a tenth of a second, for tests, to an hour.
 fn reconcile_every(text: &str) -> Result<Duration, String> {
     match duration(text)? {
@@ -551,6 +563,7 @@ mod tests {
         assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(config.settings.chunk, 5_000);
         assert_eq!(config.settings.chunk_bytes, 64 << 20);
+        assert_eq!((config.max_prompt, config.max_uploads), (32 << 20, 4));
         assert_eq!(config.settings.janitor, Duration::from_secs(600));
         assert_eq!(config.accounts[0].route.who, "anthropic");
     }
@@ -603,6 +616,9 @@ mod tests {
             (&[("BATCHGATE_TEAM_BATCHES", "0")], "BATCHGATE_TEAM_BATCHES: must be a whole number from 1 to 10000"),
             (&[("BATCHGATE_TEAM_PROMPTS", "lots")], "BATCHGATE_TEAM_PROMPTS: must be"),
             (&[("BATCHGATE_MAX_UPLOADS", "-1")], "BATCHGATE_MAX_UPLOADS: must be"),
+            (&[("BATCHGATE_MAX_PROMPT", "1023")], "BATCHGATE_MAX_PROMPT: must be from 1KiB to 256MiB"),
+            (&[("BATCHGATE_MAX_PROMPT", "1GiB")], "BATCHGATE_MAX_PROMPT: must be from 1KiB to 256MiB"),
+            (&[("BATCHGATE_MAX_PROMPT", "32MB")], "BATCHGATE_MAX_PROMPT: \"32MB\" is not a size"),
             (&[("BATCHGATE_CHUNK", "1000001")], "BATCHGATE_CHUNK: must be"),
             (&[("BATCHGATE_CHUNK_BYTES", "0")], "BATCHGATE_CHUNK_BYTES"),
             (&[("BATCHGATE_RETENTION", "0s")], "BATCHGATE_RETENTION: must be from 1s to ten years"),

@@ -66,6 +66,13 @@
 //! A Redis remembers where it is at home ([`domain::home`]). [`worker::home`] looks each second what it is: only on the
 //! original are there loops; on a copy the doors answer reads alone, until [`pipeline::home`] adopts it.
 //!
+//! # What one at the doors may take
+//!
+//! Not all of anything. Connections are at most half of the descriptors ([`http::listen`]); a team gets all seats for creating
+//! a batch but one ([`http::Seats`]), and its bodies have to come at a least rate; one prompt is bounded, as it stands in
+//! memory whole ([`pipeline::frames`]). Whose a batch is is asked before anything else is read of it, so that another
+//! team's is as unknown as none.
+//!
 //! # How results reach a batch
 //!
 //! `design.md` packs a chunk's answers in *parts* that all waiting batches share. Here a commit writes *fragments*

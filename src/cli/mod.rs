@@ -8,6 +8,7 @@ mod batches;
 mod check;
 mod client;
 mod demo;
+mod descriptors;
 mod failure;
 mod forecast;
 mod key;

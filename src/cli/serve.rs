@@ -1,10 +1,13 @@
 //! The composition root: from a configuration to a running gateway, and to its end.
 
-use super::{private_redis::PrivateRedis, reload::Reload};
+use super::{descriptors, private_redis::PrivateRedis, reload::Reload};
 use crate::{
     config::{AccountConfig, Config, Role},
     domain::route::ProviderKind,
-    http::{self, App, Auth, listen},
+    http::{
+        self, App, Auth, Seats,
+        listen::{self, Bounds, Door},
+    },
     lifecycle::{self, Heartbeats, Tasks},
     pipeline::{
         Gateway, Provider, Wake,
@@ -22,7 +25,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// How long a Redis that does not answer is waited for at the start.
@@ -99,6 +102,8 @@ async fn serve(
     listeners: Listeners,
 ) -> anyhow::Result<bool> {
     let role = args.role;
+    let descriptors = descriptors::raise();
+    let connections = descriptors::connections(descriptors);
     // A Redis that does not answer is waited for, but not past the order to stop: process 1 of a container has no other end.
     let told_to_stop = lifecycle::signal()?;
     let spaces = tokio::select! {
@@ -116,9 +121,9 @@ async fn serve(
         beats: beats.clone(),
         auth: Arc::new(Auth::new(config.teams.clone(), config.bounds)),
         metrics,
-        uploads: Arc::new(Semaphore::new(config.max_uploads)),
-        max_uploads: config.max_uploads,
+        seats: Arc::new(Seats::new(config.max_uploads)),
         max_body: config.max_body,
+        max_prompt: config.max_prompt,
         standing,
     };
     worker::care(&spaces, &app.standing, &tasks, &beats);
@@ -132,12 +137,16 @@ async fn serve(
         let address = listener.local_addr()?;
         metrics_address = Some(address);
         let router = http::metrics_router(app.clone(), address.ip().is_loopback());
-        side = Some(tokio::spawn(listen::serve(listener, router, listen::Bounds::default(), closing.clone())));
+        let bounds = Bounds { connections: descriptors::beside(connections), ..Bounds::default() };
+        let door = Door { name: "metrics", listener, bounds };
+        side = Some(tokio::spawn(listen::serve(door, router, closing.clone())));
     }
     // Outside the tasks: answers in hand may outlive the last step by a little.
-    let server = listen::serve(listeners.api, http::router(app), listen::Bounds::default(), closing.clone());
-    let mut server = tokio::spawn(server);
-    tracing::info!(%address, metrics = metrics_address.map(tracing::field::display), ?role, "ready");
+    let bounds = Bounds { connections, ..Bounds::default() };
+    let door = Door { name: "api", listener: listeners.api, bounds };
+    let mut server = tokio::spawn(listen::serve(door, http::router(app), closing.clone()));
+    let metrics = metrics_address.map(tracing::field::display);
+    tracing::info!(%address, connections, descriptors, metrics, ?role, "ready");
     let crashed = tokio::select! {
         () = term => false,
         () = tasks.crashed() => true,

@@ -63,16 +63,15 @@ pub struct Paused {
 }
 
 impl Paused {
-    /// For whoever's prompts wait; `since` is its moment as people write it.
+    /// For whoever's prompts wait; `since` is its moment as people write it. Whose key told it is for admins to know.
     pub fn detail(&self, since: &str) -> String {
         let (what, flag) = match &self.scope {
             Scope::All => ("everything".to_owned(), "--all".to_owned()),
             Scope::Provider(name) => (format!("provider {name}"), format!("--provider {name}")),
             Scope::Team(name) => (format!("team {name}"), format!("--team {name}")),
         };
-        let by = &self.told.by;
         format!(
-            "{what} was paused by team {by} at {since}: nothing new is sent until an admin runs `batchgate resume {flag}`"
+            "{what} was paused by an operator at {since}: nothing new is sent until an admin runs `batchgate resume {flag}`"
         )
     }
 }
@@ -88,6 +87,16 @@ mod tests {
         }
         for text in ["", "All", "all:", "provider:", "provider:a:b", "team:Évals", "key:x", "openai"] {
             assert_eq!(Scope::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_waits_is_not_told_whose_key_it_was() {
+        let told = Told { by: "ops-secret".to_owned(), since: 0 };
+        for scope in [Scope::All, Scope::Provider("openai".to_owned()), Scope::Team("evals".to_owned())] {
+            let detail = Paused { scope, told: told.clone() }.detail("1970-01-01T00:00:00Z");
+            assert!(detail.contains("paused by an operator at 1970-01-01T00:00:00Z"), "{detail}");
+            assert!(!detail.contains("ops-secret"), "{detail}");
         }
     }
 

@@ -14,13 +14,14 @@ use crate::{
 use axum::{
     Extension,
     extract::{Request, State},
-    http::{HeaderMap, header},
+    http::{HeaderMap, HeaderName, header, uri::Authority},
     middleware::Next,
     response::Response,
 };
 use sha2::{Digest, Sha256};
 use std::{
     collections::HashMap,
+    net::{Ipv4Addr, Ipv6Addr},
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 use subtle::ConstantTimeEq;
@@ -98,6 +99,11 @@ impl Auth {
         !self.teams().are_open()
     }
 
+    /// True if whoever asks is of one and the same team.
+    pub(super) fn knows_one_team(&self) -> bool {
+        self.teams().0.len() < 2
+    }
+
     pub(super) fn teams(&self) -> Arc<Teams> {
         Arc::clone(&self.teams.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -145,16 +151,26 @@ impl Auth {
     }
 }
 
-/// The refusal of a request whose Host or Origin is no loopback name.
+/// The refusal of a request whose Host or Origin is no loopback name, or is there twice: who looks at the one could act on
+/// the other.
 pub(super) fn foreign(request: &Request) -> Option<ApiError> {
-    let foreign = |name: header::HeaderName| {
-        let value = request.headers().get(&name)?;
-        (!value.to_str().is_ok_and(is_loopback)).then_some(name)
+    let foreign = |name: HeaderName, fine: fn(&str) -> bool| {
+        let mut values = request.headers().get_all(&name).iter();
+        let fine = match (values.next(), values.next()) {
+            (None, _) => true,
+            (Some(value), None) => value.to_str().is_ok_and(fine),
+            (Some(_), Some(_)) => false,
+        };
+        (!fine).then_some(name)
     };
     // In HTTP/2, and in a request line with a whole URL, the name stands in the target.
-    let target = request.uri().authority().filter(|authority| !is_loopback(authority.as_str()));
-    let name = target.map(|_| header::HOST).or_else(|| foreign(header::HOST)).or_else(|| foreign(header::ORIGIN))?;
-    let detail = format!("without keys this gateway answers only to loopback names, and {name} names another");
+    let target = request.uri().authority().filter(|authority| !is_loopback(authority)).map(|_| header::HOST);
+    let name = target
+        .or_else(|| foreign(header::HOST, is_loopback_host))
+        .or_else(|| foreign(header::ORIGIN, is_loopback_origin))?;
+    let detail = format!(
+        "without keys this gateway answers only to loopback names, and {name} names another or is there more than once"
+    );
     Some(ApiError::new(Code::Forbidden, detail))
 }
 
@@ -178,15 +194,27 @@ fn unauthorized(detail: &str) -> ApiError {
     ApiError::new(Code::Unauthorized, detail)
 }
 
-/// True for `localhost`, 127.0.0.0/8 and `[::1]`, with or without scheme and port.
-fn is_loopback(authority: &str) -> bool {
-    let host = authority.split_once("://").map_or(authority, |(_, rest)| rest);
-    let host = host.split('/').next().unwrap_or_default();
-    if let Some(rest) = host.strip_prefix('[') {
-        return rest.split(']').next() == Some("::1");
-    }
-    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: std::net::Ipv4Addr| ip.is_loopback())
+/// What Host says: a name and perhaps a port.
+fn is_loopback_host(text: &str) -> bool {
+    text.parse().is_ok_and(|authority: Authority| is_loopback(&authority))
+}
+
+/// What Origin says: the same behind the scheme of a web page, and no path.
+fn is_loopback_origin(text: &str) -> bool {
+    text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).is_some_and(is_loopback_host)
+}
+
+/// True for `localhost`, 127.0.0.0/8 and `[::1]`, with or without a port, and for nothing that has more to it: what
+/// [`Authority`] takes for the host of `[::1].evil.example` or `evil@localhost` is only a part of it.
+fn is_loopback(authority: &Authority) -> bool {
+    let host = authority.host();
+    let Some(rest) = authority.as_str().strip_prefix(host) else { return false };
+    let only_a_port = rest.is_empty() || rest.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+    let six = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let loopback = host.eq_ignore_ascii_case("localhost")
+        || host.parse().is_ok_and(|ip: Ipv4Addr| ip.is_loopback())
+        || six.is_some_and(|host| host.parse().is_ok_and(|ip: Ipv6Addr| ip.is_loopback()));
+    only_a_port && loopback
 }
 
 #[cfg(test)]
@@ -195,12 +223,84 @@ mod tests {
 
     #[test]
     fn only_loopback_names_pass_in_open_mode() {
-        for name in ["localhost", "localhost:8080", "127.0.0.1:1", "http://127.9.9.9:1", "[::1]:80", "http://localhost"]
-        {
-            assert!(is_loopback(name), "{name}");
+        let hosts = ["localhost", "LocalHost:8080", "127.0.0.1:1", "127.9.9.9", "[::1]", "[::1]:80"];
+        for host in hosts {
+            assert!(is_loopback_host(host) && !is_loopback_origin(host), "{host}");
+            for scheme in ["http", "https"] {
+                let origin = format!("{scheme}://{host}");
+                assert!(is_loopback_origin(&origin) && !is_loopback_host(&origin), "{origin}");
+            }
         }
-        for name in ["evil.example", "http://evil.example:8080", "localhost.evil.example", "10.0.0.1", "null", ""] {
-            assert!(!is_loopback(name), "{name}");
+        for host in [
+            "",
+            "null",
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "localhost.",
+            "10.0.0.1",
+            "0.0.0.0",
+            "127.1",
+            "2130706433",
+            "[::1].evil.example",
+            "[::1]evil",
+            "[::1]:80:80",
+            "[::1]:port",
+            "[::1",
+            "::1",
+            "[::2]",
+            "[::ffff:127.0.0.1]",
+            "evil@localhost",
+            "localhost@evil.example",
+            "localhost:80@evil.example",
+            "evil.example:80:localhost",
+            "localhost:evil",
+            "localhost:65536",
+            "localhost:",
+            "localhost/evil",
+            "localhost?evil",
+            "localhost, evil.example",
+            "localhost evil.example",
+            " localhost",
+        ] {
+            assert!(!is_loopback_host(host), "{host:?}");
+            assert!(!is_loopback_origin(&format!("http://{host}")), "{host:?}");
+        }
+        for origin in
+            ["x://localhost", "file://localhost", "http://localhost/", "http:localhost", "http://http://localhost"]
+        {
+            assert!(!is_loopback_origin(origin), "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_there_twice_is_none() {
+        let request = |target: &str, headers: &[(HeaderName, &'static str)]| {
+            let mut request = Request::new(axum::body::Body::empty());
+            *request.uri_mut() = target.parse().expect("a target");
+            for (name, value) in headers {
+                request.headers_mut().append(name, axum::http::HeaderValue::from_static(value));
+            }
+            request
+        };
+        let (ours, web) = ("localhost", "http://localhost");
+        for (target, headers) in [
+            ("/", &[][..]),
+            ("/", &[(header::HOST, ours)]),
+            ("/", &[(header::HOST, ours), (header::ORIGIN, web)]),
+            ("http://localhost:1/", &[(header::HOST, ours)]),
+        ] {
+            assert!(foreign(&request(target, headers)).is_none(), "{target} {headers:?}");
+        }
+        for (target, headers) in [
+            ("/", &[(header::HOST, ours), (header::HOST, ours)][..]),
+            ("/", &[(header::HOST, ours), (header::HOST, "evil.example")]),
+            ("/", &[(header::HOST, "evil.example"), (header::HOST, ours)]),
+            ("/", &[(header::HOST, ours), (header::ORIGIN, web), (header::ORIGIN, web)]),
+            ("http://evil.example/", &[(header::HOST, ours)]),
+            ("http://evil@localhost/", &[(header::HOST, ours)]),
+        ] {
+            assert!(foreign(&request(target, headers)).is_some(), "{target} {headers:?}");
         }
     }
 

@@ -6,13 +6,14 @@ use super::{
     error::{ApiError, Code},
     forecast, object,
     query::Query,
+    seats::Seat,
 };
 use crate::{
     domain::{id::BatchId, progress::Progress, team::Team},
     pipeline::{
         self, Gateway,
         forecast::Forecast,
-        frames::{FrameError, Splitter},
+        frames::{Bounds, FrameError, Splitter},
         submit::{BodyKind, Submission, SubmitError},
     },
     store::{
@@ -28,9 +29,8 @@ use axum::{
     response::Response,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::sync::SemaphorePermit;
 
-/// How long a request waits for its turn to be read.
+/// How long a request waits for a seat.
 const TURN: Duration = Duration::from_secs(30);
 
 /// `POST /batches`
@@ -97,7 +97,13 @@ async fn accept(
     mut incoming: Incoming,
 ) -> Result<Response, ApiError> {
     let Head { kind, key, dry_run, .. } = head;
-    let _turn = turn(app).await?;
+    let _seat = match seat(app, team).await {
+        Ok(seat) => seat,
+        Err(error) => {
+            incoming.drain().await;
+            return Err(error);
+        }
+    };
     if dry_run {
         // A forecast may be asked for as often as one likes: it leaves the Idempotency-Key alone.
         let told = foretell(app, gateway, team, kind, &mut incoming).await;
@@ -125,10 +131,8 @@ async fn accept(
 }
 
 /// A place among those who may create a batch now.
-pub(super) async fn turn(app: &App) -> Result<SemaphorePermit<'_>, ApiError> {
-    let turn = tokio::time::timeout(TURN, app.uploads.acquire()).await;
-    let busy = || ApiError::new(Code::Unavailable, "too many uploads at once (BATCHGATE_MAX_UPLOADS); try again");
-    turn.map_err(|_| busy())?.map_err(|_| busy())
+pub(super) async fn seat<'a>(app: &'a App, team: &Team) -> Result<Seat<'a>, ApiError> {
+    app.seats.take(&team.name, app.auth.knows_one_team(), TURN).await
 }
 
 /// What an Idempotency-Key was found to be.
@@ -182,7 +186,7 @@ async fn read_and_create(
 ) -> Result<(BatchId, Progress), ApiError> {
     let mut submission = Submission::begin(gateway, team, kind, lock).await?;
     let read = tokio::select! {
-        read = read(kind, incoming, &mut submission) => read,
+        read = read(app, kind, incoming, &mut submission) => read,
         () = app.tasks.stopped() => Err(draining().into()),
     };
     match read {
@@ -204,7 +208,7 @@ async fn foretell(
 ) -> Result<Forecast, ApiError> {
     let mut submission = Submission::begin_forecast(gateway, team, kind).await?;
     let read = tokio::select! {
-        read = read(kind, incoming, &mut submission) => read,
+        read = read(app, kind, incoming, &mut submission) => read,
         () = app.tasks.stopped() => Err(draining().into()),
     };
     let Err(error) = read else { return Ok(submission.forecast().await?) };
@@ -256,10 +260,16 @@ impl From<Unread> for ApiError {
     }
 }
 
-async fn read(kind: BodyKind, incoming: &mut Incoming, submission: &mut Submission<'_>) -> Result<(), Unread> {
+async fn read(
+    app: &App,
+    kind: BodyKind,
+    incoming: &mut Incoming,
+    submission: &mut Submission<'_>,
+) -> Result<(), Unread> {
+    let bounds = Bounds { frame_bytes: app.max_prompt, ..Bounds::default() };
     let mut splitter = match kind {
-        BodyKind::Json => Splitter::json(),
-        BodyKind::Ndjson => Splitter::ndjson(),
+        BodyKind::Json => Splitter::json_within(bounds),
+        BodyKind::Ndjson => Splitter::ndjson_within(bounds),
     };
     let mut frames = Vec::new();
     while let Some(piece) = incoming.next().await? {
@@ -359,16 +369,18 @@ impl Found {
 }
 
 /// A batch this team may read; anything else is a 404, be it unknown, another team's, or an id no batch can have. It is
-/// where the team writes now, or where it once wrote, and an admin's may be anywhere. Another team's takes as long to be
-/// not found as one that does not exist: all places are looked at.
+/// where the team writes now, or where it once wrote, and an admin's may be anywhere.
+///
+/// Another team's takes as long to be not found as one that does not exist: all places are looked at, each with the one
+/// small question whose a batch is. What there is to read of it is read for those alone who may have it.
 pub(super) async fn find(app: &App, team: &Team, id: &str) -> Result<Found, ApiError> {
     let batch = BatchId::parse(id).ok_or_else(unknown_batch)?;
     let first = app.spaces.of(&team.namespaces);
     let written = &team.namespaces.write;
     let rest = app.spaces.all().into_iter().filter(|gateway| gateway.settings.namespace != *written);
     for gateway in std::iter::once(first).chain(rest) {
-        let progress = gateway.store.progress(batch).await?;
-        if let Some(progress) = progress.filter(|progress| progress.team == team.name || team.is_admin()) {
+        let readable = team.is_admin() || gateway.store.owner(batch).await?.is_some_and(|owner| owner == team.name);
+        if readable && let Some(progress) = gateway.store.progress(batch).await? {
             return Ok(Found { gateway, batch, progress });
         }
     }

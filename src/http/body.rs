@@ -25,10 +25,13 @@ use tokio::{
 };
 use tokio_util::io::StreamReader;
 
-/// A body is broken off if this much waiting for it brings less than [`PROGRESS`].
+/// A body is broken off if this much waiting for it brings less than [`LEAST_RATE`] would.
 const STALL: Duration = Duration::from_secs(60);
-/// Fewer bytes are no progress: one a minute would hold one of the few places for reading, for ever.
-const PROGRESS: u64 = 1_024;
+/// Bytes a second that a body brings at least, on the wire: it holds one of the few seats for reading. Far below what the
+/// slowest line brings, and what a client brings that makes its prompts while it sends them.
+const LEAST_RATE: u64 = 1 << 10;
+/// Fewer bytes are no progress.
+const PROGRESS: u64 = LEAST_RATE * STALL.as_secs();
 /// After an error the rest of a body is read up to this bound, so that the client gets to see the answer.
 const DRAIN_BYTES: u64 = 8 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(3);
@@ -133,7 +136,8 @@ impl Incoming {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Fault>()) {
             Some(Fault::BrokenOff) => malformed("the body broke off; send it again".to_owned()),
             Some(Fault::Stalled) => malformed(format!(
-                "less than {PROGRESS} bytes of the body arrived in {} s; send it again",
+                "the body came too slowly: {PROGRESS} bytes are the least in {} s of waiting for it ({LEAST_RATE} a second); \
+                 nothing was created, send it again when it is whole",
                 STALL.as_secs()
             )),
             Some(Fault::TooLarge) => too_large(self.max),
@@ -305,6 +309,32 @@ mod tests {
         assert_eq!(patience.wait(now), now + 60 * second);
         patience.came(0, now + 90 * second);
         assert_eq!(patience.wait(now), now, "an end that comes too late finds no patience left");
+    }
+
+    /// Whoever sends so many bytes each so many seconds: after which time he is broken off, within an hour.
+    fn broken_off(bytes: u64, every: Duration) -> Option<Duration> {
+        let begin = Instant::now();
+        let (mut now, mut patience) = (begin, Patience::new(STALL));
+        while now < begin + Duration::from_secs(3_600) {
+            let (end, next) = (patience.wait(now), now + every);
+            if end < next {
+                return Some(end - begin);
+            }
+            now = next;
+            patience.came(bytes, now);
+        }
+        None
+    }
+
+    #[test]
+    fn a_slow_line_lives_and_a_seat_is_not_held_by_trickles() {
+        let (tenth, second) = (Duration::from_millis(100), Duration::from_secs(1));
+        for (bytes, every) in [(5 << 10, tenth), (50 << 10, second), (2 << 10, second), (3 << 20, 59 * second)] {
+            assert_eq!(broken_off(bytes, every), None, "{bytes} bytes each {every:?}");
+        }
+        for (bytes, every) in [(1, tenth), (1_100, 45 * second), (1_024, 2 * second), (20 << 10, 30 * second)] {
+            assert_eq!(broken_off(bytes, every), Some(STALL), "{bytes} bytes each {every:?}");
+        }
     }
 
     #[test]

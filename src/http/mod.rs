@@ -18,8 +18,10 @@ mod pause;
 mod query;
 mod results;
 mod retry;
+mod seats;
 
 pub use auth::Auth;
+pub use seats::Seats;
 
 use crate::{
     domain::home::Standing,
@@ -38,7 +40,7 @@ use axum::{
 };
 use error::{ApiError, Code};
 use std::{sync::Arc, time::Instant};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 
@@ -50,12 +52,12 @@ pub struct App {
     pub beats: Heartbeats,
     pub auth: Arc<Auth>,
     pub metrics: MetricsPage,
-    /// Bodies being read at once.
-    pub uploads: Arc<Semaphore>,
-    /// How many of them there may be.
-    pub max_uploads: usize,
+    /// For those who create a batch.
+    pub seats: Arc<Seats>,
     /// Most bytes of one body.
     pub max_body: u64,
+    /// Most bytes of one prompt in it.
+    pub max_prompt: usize,
     /// What our Redis is, as it was last looked at: on a copy nothing is accepted.
     pub standing: watch::Receiver<Standing>,
 }

@@ -63,8 +63,7 @@ fn told(late: &LoopAge) -> String {
 }
 
 pub(super) async fn metrics(State(app): State<App>) -> Response {
-    let uploads = app.max_uploads.saturating_sub(app.uploads.available_permits());
-    metrics::gauge!("batchgate_uploads_open").set(uploads as f64);
+    metrics::gauge!("batchgate_uploads_open").set(app.seats.taken() as f64);
     for LoopAge { name, age, limit } in app.beats.ages() {
         metrics::gauge!("batchgate_loop_last_tick_seconds", "loop" => name).set(age.as_secs_f64());
         metrics::gauge!("batchgate_loop_limit_seconds", "loop" => name).set(limit.as_secs_f64());

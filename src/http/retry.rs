@@ -4,7 +4,7 @@ use super::{
     App,
     batches::{
         BatchPath, Found, Taken, abandon, draining, find_own, first_answer, fit, free_key, idempotency_key, replay,
-        take_key, turn,
+        seat, take_key,
     },
     error::{ApiError, Code},
     object,
@@ -50,7 +50,7 @@ async fn accept(
     id: &str,
     key: Option<String>,
 ) -> Result<Response, ApiError> {
-    let _turn = turn(app).await?;
+    let _seat = seat(app, team).await?;
     // What is remembered of this request beside its key. The first answer comes again even if the old batch is gone.
     let request = format!("retry {id}");
     let lock = match take_key(gateway, team, key.as_deref()).await? {

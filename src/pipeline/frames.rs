@@ -41,7 +41,8 @@ pub enum FrameError {
 /// What a body may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Bytes of one prompt, or of an NDJSON header.
+    /// Bytes of one prompt as it is sent, or of an NDJSON header. It stands in memory whole, and a few times over while it is
+    /// stored and keyed.
     pub frame_bytes: usize,
     /// Bytes of the batch's own fields, names and values, all together.
     pub field_bytes: usize,
@@ -50,9 +51,13 @@ pub struct Bounds {
     pub prompts: u64,
 }
 
+/// What helps where one prompt is too large.
+const REMEDY: &str = "shorten it, send images by URL, or raise BATCHGATE_MAX_PROMPT";
+
 impl Default for Bounds {
+    /// 32 MiB for a prompt: what Anthropic takes as one request outside of batches, and half of a chunk by default.
     fn default() -> Bounds {
-        Bounds { frame_bytes: 256 << 20, field_bytes: 16 << 20, fields: 1_000, prompts: Options::MAX_RESULTS }
+        Bounds { frame_bytes: 32 << 20, field_bytes: 16 << 20, fields: 1_000, prompts: Options::MAX_RESULTS }
     }
 }
 

@@ -129,6 +129,12 @@ impl Store {
         read_visible(batch, &self.facts(batch).await?)
     }
 
+    /// The team whose batch this is, deleted or not; `None` if there is no such batch. As much work for Redis and for us
+    /// whatever the batch holds.
+    pub async fn owner(&self, batch: BatchId) -> Result<Option<String>, StoreError> {
+        Ok(redis::cmd("HGET").arg(self.keys.batch(batch)).arg("team").query_async(&mut self.main.clone()).await?)
+    }
+
     /// As [`Store::progress`], of a batch that its team deleted too: what the sweeper needs.
     pub(super) async fn remains(&self, batch: BatchId) -> Result<Option<Progress>, StoreError> {
         let fields = self.facts(batch).await?;

@@ -64,6 +64,7 @@ fn imports_only_point_down() {
 /// Names that may stand in some places only; a place is a module or a file.
 const HOMES: &[(&str, &[&str])] = &[
     ("axum", &["http", "sim"]),
+    ("rustix", &["cli"]),
     ("hyper::", &["http"]),
     ("hyper_util", &["http"]),
     ("tower", &["http", "sim"]),

@@ -9,6 +9,7 @@ mod commit;
 mod contract;
 mod deployment;
 mod docs;
+mod doors;
 mod fairness;
 mod faults;
 mod fuzz;

@@ -66,7 +66,7 @@ async fn all_is_paused_and_goes_on(kind: Kind) {
     let object = held.post(world.client()).await.accepted();
     let detail = waits(world.client(), id(&object), 6).await;
     let since = told["since"].as_str().expect("a time");
-    assert!(detail.contains(&format!("everything was paused by team default at {since}")), "{detail}");
+    assert!(detail.contains(&format!("everything was paused by an operator at {since}")), "{detail}");
     // What runs comes home and is read meanwhile, by a gateway that was not there when it was told.
     world.kill_gateway();
     world.start_gateway().await;
@@ -99,7 +99,7 @@ async fn of_a_provider_and_of_a_team_nothing_new_is_sent(kind: Kind) {
     let (one, two) = (Batch::of([claude("paused provider"), gpt("open provider")]), Batch::of([gpt("paused team")]));
     let mixed = one.post(&evals).await.accepted();
     let detail = waits(&evals, id(&mixed), 1).await;
-    assert!(detail.contains("provider anthropic was paused by team ops at 20"), "{detail}");
+    assert!(detail.contains("provider anthropic was paused by an operator at 20"), "{detail}");
     until("the other provider to answer", async || {
         let object = evals.batch(id(&mixed)).await;
         if object["counts"]["succeeded"] == 1 { Ok(()) } else { Err(object) }
@@ -108,8 +108,14 @@ async fn of_a_provider_and_of_a_team_nothing_new_is_sent(kind: Kind) {
     pause(&ops, "team:data").await;
     let theirs = two.post(&data).await.accepted();
     let detail = waits(&data, id(&theirs), 1).await;
-    assert!(detail.contains("team data was paused by team ops"), "{detail}");
-    assert_eq!(ops.get("/pauses").await.ok()["data"].as_array().map(Vec::len), Some(2));
+    assert!(detail.contains("team data was paused by an operator at 20"), "{detail}");
+    let told = ops.get("/pauses").await.ok();
+    let by: Vec<&Value> = told["data"].as_array().expect("a list").iter().map(|pause| &pause["by"]).collect();
+    assert_eq!(by, ["ops", "ops"], "whose key it was an admin reads: {told}");
+    for (team, object) in [(&evals, &mixed), (&data, &theirs)] {
+        let told = team.batch(id(object)).await["waiting"].to_string();
+        assert!(!told.contains("ops"), "and nobody else: {told}");
+    }
 
     resume(&ops, "provider:anthropic").await;
     let third = Batch::of([claude("third")]);

@@ -110,6 +110,8 @@ async fn metrics_have_their_own_listener_and_only_labels_of_the_catalogue() {
         "batchgate_redis_memory_bytes",
         "batchgate_resident_memory_bytes",
         "batchgate_http_received_bytes_total",
+        "batchgate_connections_open",
+        "batchgate_connections_max",
     ] {
         assert!(seen.contains(name), "{name} is not on the page:\n{}", page.text);
     }

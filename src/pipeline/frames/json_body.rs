@@ -1,7 +1,7 @@
 //! A JSON body: members in any order, the elements of `prompts` one by one.
 
 use super::{
-    Bounds, Frame, FrameError,
+    Bounds, Frame, FrameError, REMEDY,
     cut::{ByteOrderMark, Cut, CutFault, space},
 };
 use crate::domain::{
@@ -226,7 +226,7 @@ impl JsonBody {
             (CutFault::TooLarge { bound }, Part::Prompt) => FrameError::TooLarge(Problem::new(
                 self.pointer(),
                 None,
-                format!("a prompt may have at most {bound} bytes"),
+                format!("a prompt may have at most {bound} bytes: {REMEDY}"),
             )),
             (CutFault::TooLarge { .. }, Part::Name | Part::Field) => FrameError::TooLarge(Problem::new(
                 self.pointer(),

@@ -1,7 +1,7 @@
 //! An NDJSON body: one value a line, cut at `\n` bytes alone; the first may be the batch's header.
 
 use super::{
-    Bounds, Frame, FrameError,
+    Bounds, Frame, FrameError, REMEDY,
     cut::{ByteOrderMark, Cut, CutFault, space},
 };
 use crate::domain::{batch::FieldText, json, problem::Problem, prompt::PromptText, span};
@@ -155,7 +155,7 @@ impl NdjsonBody {
             CutFault::TooLarge { bound } => FrameError::TooLarge(Problem::new(
                 "",
                 Some(self.line),
-                format!("a line may have at most {bound} bytes"),
+                format!("a line may have at most {bound} bytes: {REMEDY}"),
             )),
         }
     }

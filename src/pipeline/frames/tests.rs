@@ -165,7 +165,7 @@ fn bounds_hold() {
     refused(
         Splitter::json_within(bounds),
         br#"{"prompts":["a","123456789"]}"#,
-        ("too large", "/prompts/1", None, "10 bytes"),
+        ("too large", "/prompts/1", None, "10 bytes: shorten it, send images by URL, or raise BATCHGATE_MAX_PROMPT"),
     );
     refused(Splitter::json_within(bounds), br#"{"prompts":[1,2,3]}"#, ("invalid", "/prompts", None, "more than 2"));
     refused(Splitter::json_within(bounds), br#"{"a":1,"b":2,"c":3,"d":4}"#, ("too large", "", None, "3 members"));

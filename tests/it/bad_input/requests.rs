@@ -5,6 +5,7 @@ use crate::support::{
     client::{JSON, id},
 };
 use reqwest::Method;
+use serde_json::json;
 
 #[tokio::test]
 async fn ids_that_name_no_batch_are_404_on_every_route() {
@@ -185,6 +186,36 @@ async fn bodies_beyond_the_bound_are_a_413() {
     check(&world, &Batch::of([claude(&"x".repeat(60_000))])).await;
 }
 
+/// However small it was packed: one prompt is in memory whole.
+#[tokio::test]
+async fn a_prompt_beyond_the_bound_is_a_413_that_names_it() {
+    let world = World::with(Kind::Ours, &[("BATCHGATE_MAX_PROMPT", "4KiB")]).await;
+    let of = |bytes: usize| Batch::of([claude("a"), claude(&"x".repeat(bytes)), claude("b")]);
+    let post = async |query: &str, kind: &str, coding: &str, body: Vec<u8>| {
+        let request = world.client().request(Method::POST, &format!("/batches{query}")).header("content-type", kind);
+        world.client().send(request.header("content-encoding", coding).body(body)).await
+    };
+    for (batch, place, value) in [
+        (of(5_000), "pointer", json!("/prompts/1")),
+        (of(5_000).field("on_invalid", "fail"), "pointer", json!("/prompts/1")),
+        (of(5_000).ndjson(), "line", json!(3)),
+    ] {
+        let (kind, body) = batch.body();
+        let packed = zstd::encode_all(body.as_bytes(), 19).expect("into memory");
+        assert!(packed.len() < 1_000, "it is small on the wire: {}", packed.len());
+        for (query, coding, body) in
+            [("", "identity", body.into_bytes()), ("", "zstd", packed.clone()), ("?dry_run=true", "zstd", packed)]
+        {
+            let problem = post(query, kind, coding, body).await.refused(413, "body_too_large");
+            assert_eq!(problem["errors"][0][place], value, "{coding}: {problem}");
+            let told = problem["errors"][0]["message"].as_str().unwrap_or_default();
+            assert!(told.contains("at most 4096 bytes") && told.contains("BATCHGATE_MAX_PROMPT"), "{problem}");
+            assert!(world.redis.keys().await.is_empty(), "nothing is left of it");
+        }
+    }
+    check(&world, &of(3_000)).await;
+}
+
 /// A refusal that needs nothing of the body must not cut off who is still sending it.
 #[tokio::test]
 async fn early_refusals_reach_clients_that_are_still_sending() {
@@ -235,9 +266,15 @@ async fn unknown_paths_and_methods_are_problem_documents() {
 #[tokio::test]
 async fn without_keys_only_loopback_names_are_served() {
     let world = World::new(Kind::Ours).await;
-    for (name, value) in
-        [("host", "evil.example"), ("origin", "http://evil.example"), ("origin", "null"), ("host", "evil.example:8080")]
-    {
+    for (name, value) in [
+        ("host", "evil.example"),
+        ("host", "evil.example:8080"),
+        ("host", "[::1].evil.example"),
+        ("host", "evil@localhost"),
+        ("origin", "http://evil.example"),
+        ("origin", "http://[::1].evil.example"),
+        ("origin", "null"),
+    ] {
         let request = world.client().request(Method::GET, "/batches").header(name, value);
         world.client().send(request).await.refused(403, "forbidden");
     }

@@ -16,7 +16,12 @@ pub(crate) type Env = BTreeMap<String, String>;
 impl Gateway {
     /// Starts one and waits until it is ready.
     pub(crate) async fn start(name: &str, redis: &Redis, sim: &Sim, env: &Env, dir: &Path) -> Gateway {
-        let mut process = Process::start(name, command(redis, sim, env), dir);
+        Gateway::run(name, command(redis, sim, env), dir).await
+    }
+
+    /// As [`Gateway::start`], by a command of one's own.
+    pub(crate) async fn run(name: &str, command: Command, dir: &Path) -> Gateway {
+        let mut process = Process::start(name, command, dir);
         let address = wait::until("the gateway to be ready", async || {
             let said = process.said();
             if let Some(status) = process.ended() {
@@ -57,6 +62,15 @@ pub(crate) fn configured(redis: &Redis, sim: &Sim, env: &Env) -> Command {
     ];
     command.envs(set).envs(env);
     command
+}
+
+/// The same command with these limits of open files, the soft and the hard one.
+pub(crate) fn within(command: &Command, soft: u64, hard: u64) -> Command {
+    let mut within = Command::new("/bin/sh");
+    within.arg("-c").arg(format!("ulimit -n {hard} && ulimit -Sn {soft} && exec \"$0\" \"$@\""));
+    within.arg(command.get_program()).args(command.get_args());
+    within.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    within
 }
 
 /// Where it listens, from the one line that says so.

@@ -35,6 +35,12 @@ impl Process {
         self.child.try_wait().expect("a child of ours can be waited for")
     }
 
+    /// How many descriptors it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        let dir = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        dir.expect("a child of ours that runs").count()
+    }
+
     /// kill -9, and gone when this returns.
     pub(crate) fn kill(&mut self) {
         // It may have ended by itself; then there is nothing to kill.

@@ -3,6 +3,7 @@
 //! `BATCHGATE_TEST_REDIS_SERVER` names another server than `redis-server`.
 
 use super::{process::Process, wait};
+use futures_util::Stream;
 use std::{
     collections::BTreeMap,
     net::TcpListener,
@@ -226,6 +227,13 @@ impl Redis {
         command.arg(&words[1..]);
         let mut connection = connection(&self.url_for(words).await).await.expect("redis answers");
         command.query_async(&mut connection).await.unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Every command that Redis is given from here on, a line each, as MONITOR tells them; of a cluster at the node where the
+    /// default namespace is.
+    pub(crate) async fn monitor(&self) -> impl Stream<Item = String> + Unpin + use<> {
+        let client = redis::Client::open(self.url_for(&[]).await).expect("a URL of ours");
+        client.get_async_monitor().await.expect("redis answers").into_on_message()
     }
 
     /// Every key with its time to live in milliseconds, -1 for ever. Not what comes and goes by itself whatever a story does:

@@ -70,6 +70,15 @@ impl World {
         self.start_gateway_with(&[]).await
     }
 
+    /// Starts one more gateway that has these limits of open files, the soft and the hard one.
+    pub(crate) async fn start_gateway_within(&mut self, soft: u64, hard: u64) -> &mut Gateway {
+        let name = format!("gateway-{}", self.started);
+        self.started += 1;
+        let command = gateway::within(&gateway::command(&self.redis, &self.sim, &self.env), soft, hard);
+        self.gateways.push(Gateway::run(&name, command, self.dir.path()).await);
+        self.gateways.last_mut().expect("one was pushed")
+    }
+
     /// Starts one more gateway with these settings of its own over the world's.
     pub(crate) async fn start_gateway_with(&mut self, own: &[(&str, &str)]) -> &mut Gateway {
         let name = format!("gateway-{}", self.started);
