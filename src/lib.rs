@@ -27,13 +27,14 @@
 //! What no chunk will read any more, [`pipeline::janitor`] finds at the providers, by its tag, and brings into the cache. A
 //! commit that a harvest led to notes so ([`store::janitor`]): what is not noted, and no chunk has in hand, is its business.
 //!
-//! A batch is promised room for its answers when it is accepted ([`pipeline::room`]): the promise shrinks in the commits
-//! that use it. Where Redis refuses or does not answer, what is paid for is held on to ([`pipeline::patience`]).
+//! A batch is promised room for its answers when it is accepted ([`pipeline::room`]), and no upload may fill what others were
+//! promised: the promise shrinks in the commits that use it. Where Redis refuses or does not answer, what is paid for is held on to ([`pipeline::patience`]).
 //!
 //! What another batch asks already is marked ([`store::marks`]) and joined: [`pipeline::join`] waits for that batch's chunk,
 //! whose commit serves all who wait ([`store::joins`]), or takes over what it leaves unanswered.
 //!
-//! Which chunk is sent next the claim decides ([`store::queue`]): the team with the least under way, then the most urgent. What
+//! Which chunk is sent next the claim decides ([`store::queue`]): the team with the least under way, then the most urgent. A lane
+//! is a team's at an account, not (as in `design.md`) a model's: a claim looks at all of them, and a team could invent models. What
 //! an admin has paused waits before everything that would be paid for ([`pipeline::pause`]); and how much a team may have in
 //! work at once ([`domain::quota`]) the accept script counts.
 //!

@@ -13,6 +13,11 @@ const ENVELOPE: u64 = 800;
 const TYPICAL_TOKENS: u64 = 500;
 /// Bytes of a packed answer that are not its body: its key, what was read in it, where it came from.
 const PACKED_AROUND: u64 = 200;
+/// Dimensions a vector is taken to have at most, whatever a body asks: OpenAI's largest have 3,072, open models' 4,096.
+const MOST_DIMENSIONS: u64 = 4_096;
+/// No answer is taken to be larger: 2,048 vectors of that many numbers, and no provider is known to give more at once. So
+/// one question is promised 80 MiB at most ([`result_bytes`] and [`entry_bytes`]), however little it takes to ask it.
+pub const LARGEST_ANSWER: u64 = 2_048 * MOST_DIMENSIONS * 12;
 
 /// Tokens a body is read as: a quarter of the bytes of its texts, rounded up, where a list of token numbers counts as
 /// so many tokens. Files given as base64 count nothing: what they cost is not a matter of their bytes.
@@ -71,15 +76,16 @@ impl Learnt {
     }
 
     /// Bytes the answer to a question is taken to have: as answers of its model turned out so far, but no more than 800
-    /// and eight for each token it may have; [`answer_bytes`] where nothing is known.
+    /// and eight for each token it may have; [`answer_bytes`] where nothing is known. Never more than [`LARGEST_ANSWER`].
     pub fn answer_bytes(&self, endpoint: Endpoint, model: &str, inputs: u64, body: &Map<String, Value>) -> u64 {
-        match self.packed(endpoint, model) {
+        let bytes = match self.packed(endpoint, model) {
             Some(packed) => {
                 let most = cap(body).map_or(u64::MAX, |cap| ENVELOPE.saturating_add(cap.saturating_mul(8)));
-                (packed.saturating_sub(PACKED_AROUND) * 2).min(most)
+                packed.saturating_sub(PACKED_AROUND).saturating_mul(2).min(most)
             }
             None => answer_bytes(endpoint, inputs, body),
-        }
+        };
+        bytes.min(LARGEST_ANSWER)
     }
 
     /// A name without a date may have been answered under the one with it.
@@ -106,8 +112,8 @@ fn cap(body: &Map<String, Value>) -> Option<u64> {
 /// Bytes the provider's answer to a question is taken to have.
 ///
 /// A text: 800 and four for each token it may have, at most 500 of them. Vectors: 12 for each dimension as numbers, six
-/// as base64, 1,536 dimensions where the body does not say. Verdicts: 1,600. The last two for each input.
-pub fn answer_bytes(endpoint: Endpoint, inputs: u64, body: &Map<String, Value>) -> u64 {
+/// as base64, 1,536 dimensions where the body does not say and 4,096 at most. Verdicts: 1,600. The last two for each input.
+fn answer_bytes(endpoint: Endpoint, inputs: u64, body: &Map<String, Value>) -> u64 {
     let number = |name: &str| body.get(name).and_then(Value::as_u64);
     match endpoint {
         Endpoint::Messages | Endpoint::ChatCompletions | Endpoint::Responses | Endpoint::Completions => {
@@ -115,7 +121,7 @@ pub fn answer_bytes(endpoint: Endpoint, inputs: u64, body: &Map<String, Value>) 
         }
         Endpoint::Embeddings => {
             let base64 = body.get("encoding_format").is_some_and(|format| format == "base64");
-            let dimensions = number("dimensions").unwrap_or(1_536).min(100_000);
+            let dimensions = number("dimensions").unwrap_or(1_536).min(MOST_DIMENSIONS);
             inputs.saturating_mul(dimensions * if base64 { 6 } else { 12 })
         }
         Endpoint::Moderations => inputs.saturating_mul(1_600),
@@ -167,6 +173,23 @@ mod tests {
         assert_eq!(vectors(json!({"dimensions": 10})), 360);
         assert_eq!(vectors(json!({"encoding_format": "base64"})), 3 * 1_536 * 6);
         assert_eq!(answer_bytes(Endpoint::Moderations, 2, &body(json!({}))), 3_200);
+    }
+
+    #[test]
+    fn no_answer_is_taken_to_be_larger_than_any_is() {
+        let vectors = |inputs, value| Learnt::default().answer_bytes(Endpoint::Embeddings, "e", inputs, &body(value));
+        assert_eq!(vectors(1, json!({"dimensions": 3_072})), 3_072 * 12);
+        for absurd in [100_000, u64::MAX] {
+            assert_eq!(vectors(1, json!({"dimensions": absurd})), 4_096 * 12);
+            assert_eq!(vectors(50_000, json!({"dimensions": absurd, "encoding_format": "base64"})), LARGEST_ANSWER);
+        }
+        let nothing = body(json!({}));
+        assert_eq!(Learnt::default().answer_bytes(Endpoint::Moderations, "m", u64::MAX, &nothing), LARGEST_ANSWER);
+        // Whatever its model is said to have answered, and whatever it may say.
+        let learnt = Learnt::new([(Learnt::field(Endpoint::Messages, "m"), u64::MAX)]);
+        let talkative = body(json!({"max_tokens": u64::MAX}));
+        assert_eq!(learnt.answer_bytes(Endpoint::Messages, "m", 1, &talkative), LARGEST_ANSWER);
+        assert!(result_bytes(LARGEST_ANSWER) + entry_bytes(LARGEST_ANSWER) <= (80 << 20) + 500);
     }
 
     #[test]

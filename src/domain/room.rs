@@ -63,6 +63,13 @@ impl CacheMax {
             CacheMax::Percent(percent) => Some(max / 100 * u64::from(percent)),
         }
     }
+
+    /// What promises to new batches leave of the cache, in bytes: half of what it may take. A promise costs whoever asks for
+    /// it next to nothing, and its size says little of what it will cost, so nothing but such a floor bounds what is lost
+    /// to promises. What has been paid for may take all of the cache.
+    pub fn floor(self, max: u64) -> u64 {
+        self.bytes(max).map_or(0, |bytes| bytes.min(max) / 2)
+    }
 }
 
 #[cfg(test)]
@@ -89,5 +96,13 @@ mod tests {
         assert_eq!(CacheMax::Percent(60).bytes(1_000), Some(600));
         assert_eq!(CacheMax::Percent(60).bytes(0), None);
         assert_eq!(CacheMax::Bytes(7).bytes(0), Some(7));
+    }
+
+    #[test]
+    fn promises_leave_half_of_the_cache() {
+        assert_eq!(CacheMax::Percent(60).floor(1_000), 300);
+        assert_eq!(CacheMax::Bytes(200).floor(1_000), 100);
+        assert_eq!(CacheMax::Bytes(9_000).floor(1_000), 500, "it may take all there is");
+        assert_eq!(CacheMax::Percent(60).floor(0), 0, "without a bound nothing gives way");
     }
 }

@@ -198,8 +198,8 @@ fn storage_full(full: Option<Full>) -> ApiError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let detail = match full {
         Some(Full { needed, free, max }) => format!(
-            "the answers of this batch are estimated to need {} MiB in Redis, {} MiB of its {} MiB are neither used nor \
-             promised to other batches: {REMEDY}",
+            "what was read of this batch and its answers are estimated to need {} MiB in Redis, {} MiB of its {} MiB are \
+             neither used nor promised to other batches: {REMEDY}",
             mib(needed),
             free >> 20,
             max >> 20

@@ -169,7 +169,7 @@ async fn find_out(held: &Held<'_>, patience: Patience) -> Result<After, StoreErr
         }
         Some(None) => stay(held, None, LATER).await,
         None if found.hits.is_empty() => {
-            let lane = lane_id(&held.chunk.lane, &held.chunk.team);
+            let lane = lane_id(&held.chunk.lane.account, &held.chunk.team);
             let fields = vec![(JOINS, String::new()), ("lane_id", lane)];
             held.step(&["joining"], &ChunkState::Planned, fields, Release::After(0)).await
         }

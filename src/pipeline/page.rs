@@ -5,6 +5,7 @@ use super::{
     Gateway,
     line::{ResultLine, Source},
     number::{self, Key},
+    room,
     submit::SubmitError,
 };
 use crate::{
@@ -107,6 +108,16 @@ impl Page {
     fn is_known(&self) -> bool {
         self.asked.iter().all(|one| self.known.contains_key(&one.key))
     }
+
+    /// Bytes it takes in Redis once it is written, about: results that are known, and prompts that must be asked.
+    fn bytes(&self) -> u64 {
+        let bytes = self.asked.iter().map(|one| match (self.known.get(&one.key), &one.what) {
+            (Some(Known::Answered(answer)), _) => estimate::result_bytes(answer.body.len() as u64),
+            (None, What::Question(wire)) => estimate::result_bytes(0) + wire.body.len() as u64,
+            (Some(Known::Failed(_)), _) | (None, What::Refused(_)) => estimate::result_bytes(0),
+        });
+        bytes.sum()
+    }
 }
 
 /// Collects results into pages and writes them.
@@ -179,9 +190,11 @@ impl PageBuilder {
         self.bytes = 0;
     }
 
-    /// Writes the collected results as the next page.
+    /// Writes the collected results as the next page, if there is room for it beside what others were promised and what
+    /// this batch will be.
     pub async fn write(&mut self, gateway: &Gateway) -> Result<(), SubmitError> {
         let Some(page) = self.close(gateway).await? else { return Ok(()) };
+        room::ensure(gateway, self.reserved + page.bytes()).await?;
         if page.is_known() {
             self.write_sealed(gateway, page).await?;
         } else {

@@ -1,10 +1,17 @@
 //! Room in Redis for what a batch will bring: reserved at accept, so that no harvest finds it full. Where there is none the
-//! cache gives way first, and only then is a batch refused.
+//! cache gives way first, and only then is a batch refused. An upload looks before each page it writes: what was promised to
+//! others is not there for it to lie in.
+//!
+//! To a batch that is new the cache gives way by half of what it may take, and no further: a promise of any size can be had for a
+//! few bytes and cancelled, so whoever asks for one could clear away what all teams paid for. A harvest may take it all.
 
 use super::{Gateway, spaces::Spaces, submit::SubmitError};
-use crate::store::{
-    StoreError,
-    room::{CacheSize, Removed},
+use crate::{
+    domain::room::Room,
+    store::{
+        StoreError,
+        room::{CacheSize, Removed},
+    },
 };
 use std::time::Duration;
 
@@ -15,25 +22,38 @@ const ABOUT: u64 = 5;
 /// What is made free at once where a write was refused: a fiftieth of all, at most this.
 const MOST_AT_ONCE: u64 = 64 << 20;
 
-/// Makes sure that so many bytes more can be promised; gives what may be promised in all, none without a bound.
+/// Makes sure that so many bytes more can be promised or written; gives what may be promised in all, none without a bound.
 pub async fn ensure(gateway: &Gateway, needed: u64) -> Result<Option<u64>, SubmitError> {
-    let mut room = gateway.store.room().await?;
+    let room = gateway.store.room().await?;
     let shortage = room.shortage(needed);
-    if shortage > 0 {
-        shrink_if_enough(gateway, shortage, "reserve").await?;
-        room = gateway.store.room().await?;
-        if room.shortage(needed) > 0 {
-            metrics::counter!("batchgate_storage_full_total").increment(1);
-            return Err(SubmitError::Full(room.full(needed)));
-        }
+    if shortage == 0 {
+        return Ok(room.allowance());
     }
-    Ok(room.allowance())
+    let cache = gateway.store.cache_size().await?;
+    // Nothing goes where all that may go would not be enough: it would cost money and help nobody.
+    if cache.bytes.saturating_sub(gateway.settings.cache_max.floor(room.max)) >= shortage {
+        shrink(gateway, shortage, "reserve").await?;
+    }
+    fits(&gateway.store.room().await?, needed)
+}
+
+/// Looks whether so many bytes more can be written for a while. Nothing gives way to them.
+pub async fn look(gateway: &Gateway, needed: u64) -> Result<(), SubmitError> {
+    fits(&gateway.store.room().await?, needed).map(|_| ())
+}
+
+fn fits(room: &Room, needed: u64) -> Result<Option<u64>, SubmitError> {
+    if room.shortage(needed) > 0 { Err(refused(room, needed)) } else { Ok(room.allowance()) }
 }
 
 /// What to tell of a write that was refused, or of room that others were faster to take.
 pub async fn full(gateway: &Gateway, needed: u64) -> Result<SubmitError, StoreError> {
+    Ok(refused(&gateway.store.room().await?, needed))
+}
+
+fn refused(room: &Room, needed: u64) -> SubmitError {
     metrics::counter!("batchgate_storage_full_total").increment(1);
-    Ok(SubmitError::Full(gateway.store.room().await?.full(needed)))
+    SubmitError::Full(room.full(needed))
 }
 
 /// Redis refused to keep something that is paid for: the cache gives way, as far as that helps.
@@ -41,7 +61,11 @@ pub async fn give_way(gateway: &Gateway) {
     let done = async {
         let room = gateway.store.room().await?;
         let lacking = room.used.saturating_sub(room.max) + (room.max / 50).min(MOST_AT_ONCE);
-        shrink_if_enough(gateway, lacking, "harvest").await
+        let cache = gateway.store.cache_size().await?;
+        if cache.bytes + cache.bytes / ABOUT < lacking {
+            return Ok(());
+        }
+        shrink(gateway, lacking, "harvest").await
     };
     if let Err(error) = done.await {
         tracing::warn!(%error, "make room in redis");
@@ -80,12 +104,6 @@ async fn trim_node(gateway: &Gateway) -> Result<CacheSize, StoreError> {
         shrink(gateway, size.bytes - (most - most / 20), "max").await?;
     }
     Ok(size)
-}
-
-/// Removes nothing where even the whole cache would not be enough: it would cost money and help nobody.
-async fn shrink_if_enough(gateway: &Gateway, bytes: u64, why: &'static str) -> Result<(), StoreError> {
-    let size = gateway.store.cache_size().await?;
-    if size.bytes + size.bytes / ABOUT < bytes { Ok(()) } else { shrink(gateway, bytes, why).await }
 }
 
 async fn shrink(gateway: &Gateway, bytes: u64, why: &'static str) -> Result<(), StoreError> {

@@ -57,8 +57,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 pub const MAX_CHUNKS: usize = 10_000;
 /// Most different lanes (account, endpoint, model, headers) in one batch.
 pub const MAX_LANES: usize = 1_000;
-/// While a body arrives it is looked whether there is room for what was read of it, at most this often.
-const LOOK_FOR_ROOM: Duration = Duration::from_millis(250);
 /// Planned chunks are written when their questions reach this many.
 const WRITE_ITEMS: usize = 20_000;
 
@@ -121,8 +119,6 @@ pub struct Submission<'g> {
     noted: Instant,
     /// How large answers turned out so far.
     learnt: Arc<Learnt>,
-    /// When it was last looked whether there is room.
-    looked: Instant,
     /// Bytes promised to the chunks written so far.
     reserved: u64,
 }
@@ -164,7 +160,6 @@ impl<'g> Submission<'g> {
             problems: Problems::default(),
             noted: Instant::now(),
             learnt,
-            looked: Instant::now(),
             reserved: 0,
         })
     }
@@ -323,7 +318,11 @@ impl<'g> Submission<'g> {
         let number = self.extent.raw;
         self.extent.raw += 1;
         self.note_extent().await?;
-        self.look_for_room(0).await?;
+        let needed = self.raw.len() as u64;
+        match self.forecasting {
+            false => room::ensure(self.gateway, needed).await.map(|_| ())?,
+            true => room::look(self.gateway, needed).await?,
+        }
         self.gateway.store.write_raw(self.batch, number, &std::mem::take(&mut self.raw)).await?;
         self.raw_prompts = 0;
         Ok(())
@@ -398,9 +397,6 @@ impl<'g> Submission<'g> {
         let resolver = self.resolver.as_mut().expect("made before the first result");
         resolver.pages.push(asked);
         if resolver.pages.is_full() {
-            let reserved = resolver.pages.reserved;
-            self.look_for_room(reserved).await?;
-            let resolver = self.resolver.as_mut().expect("it was here");
             self.extent.pages = page_count(resolver) + 1;
             note_extent(self.gateway, self.batch, self.extent, self.lock.as_ref()).await?;
             if self.forecasting {
@@ -419,15 +415,6 @@ impl<'g> Submission<'g> {
 
     async fn note_extent(&self) -> Result<(), SubmitError> {
         note_extent(self.gateway, self.batch, self.extent, self.lock.as_ref()).await
-    }
-
-    /// Looks now and then, so that a large upload is refused before it fills Redis.
-    async fn look_for_room(&mut self, reserved: u64) -> Result<(), SubmitError> {
-        if self.forecasting || self.looked.elapsed() < LOOK_FOR_ROOM {
-            return Ok(());
-        }
-        self.looked = Instant::now();
-        room::ensure(self.gateway, reserved).await.map(|_| ())
     }
 
     /// A refusal of Redis for lack of memory, as its client may know it.
@@ -449,6 +436,7 @@ impl<'g> Submission<'g> {
         let mut planner = Planner::new(most, resolver.options.repeats == Repeats::Share);
         let mut full: Vec<Planned> = Vec::new();
         for &page in &resolver.pages.open {
+            room::ensure(self.gateway, resolver.pages.reserved).await?; // marks and chunks take room, too
             self.plan_page(resolver, &mut planner, page).await?;
             if planner.count() > MAX_CHUNKS {
                 return Err(SubmitError::Invalid(Box::new(too_many_chunks(most).into())));
@@ -741,8 +729,9 @@ impl Resolver {
         }
     }
 
-    /// Counts the collected results as a page.
+    /// Counts the collected results as a page. What it draws from a run lies in Redis until the end.
     async fn forecast_page(&mut self, gateway: &Gateway) -> Result<(), SubmitError> {
+        room::look(gateway, 0).await?;
         let page = self.pages.close(gateway).await?;
         if let (Some(page), Some(forecaster)) = (page, &mut self.forecaster) {
             let joined = match self.options.cache.joins() {

@@ -11,8 +11,6 @@ use crate::{
         identity::Identity,
     },
 };
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 
 /// A chunk as planned: everything about it that never changes.
@@ -156,7 +154,7 @@ impl NewChunk {
             ("v", "1".to_owned()),
             ("state", state.word().to_owned()),
             ("lane", serde_json::to_string(&self.lane).expect("a lane serializes")),
-            ("lane_id", if self.joins { joins_lane(&self.team) } else { lane_id(&self.lane, &self.team) }),
+            ("lane_id", if self.joins { joins_lane(&self.team) } else { lane_id(&self.lane.account, &self.team) }),
             ("mode", word(self.mode)),
             ("tag", self.tag.as_str().to_owned()),
             ("prompts", self.items.len().to_string()),
@@ -186,11 +184,11 @@ impl NewChunk {
     }
 }
 
-/// A lane's name among the ready sets: short, safe in a key, with its account in front, so that a claim can pass by the
-/// lanes of an account that has no permit left, and its team at the end, so that a claim sees whose turn it is.
-pub fn lane_id(lane: &Lane, team: &str) -> String {
-    let digest = Sha256::digest(serde_json::to_vec(lane).expect("a lane serializes"));
-    format!("{}:{}:{team}", lane.account, URL_SAFE_NO_PAD.encode(&digest[..9]))
+/// Where a team's chunks for an account stand while they are ready: the account in front, so that a claim can pass by one
+/// that has no permit left, and the team at the end, so that a claim sees whose turn it is. A claim looks at every lane, so
+/// there are as many as an operator made, not as many as a team asks models and headers: it may invent thousands of those.
+pub fn lane_id(account: &str, team: &str) -> String {
+    format!("{account}:asks:{team}")
 }
 
 /// Where chunks stand that wait for others: they ask nobody, so no account holds them up.

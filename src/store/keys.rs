@@ -325,9 +325,9 @@ impl Keys {
         self.of(format_args!("held:{group}"))
     }
 
-    /// Lanes that have ready chunks (set). The ready chunks of one lane, all of one team, are `ready:<lane>` (sorted set: what
-    /// is under way before what is to be sent, that before what is of low priority, each by deadline). Both are written by
-    /// the claim script and by repairs.
+    /// Lanes that have ready chunks (set): one for each team and account, and one for what a team joins. The ready chunks of
+    /// one lane are `ready:<lane>` (sorted set: what is under way before what is to be sent, that before what is of low
+    /// priority, each by deadline). Both are written by the claim script and by repairs.
     pub fn lanes(&self) -> String {
         self.of(format_args!("lanes"))
     }

@@ -4,6 +4,9 @@
 //! Whose chunk is sent next is a matter of shares, not of luck: of all teams with something to send the one goes first that
 //! has the fewest prompts under way (in a worker's hands to be sent, or sent and not settled); within a team the deadline
 //! decides, and what is of low priority comes last. What is under way already is looked after whatever its team's share.
+//!
+//! A claim's work has a bound that no team can move: it takes in so many due chunks at most, and then looks at one head, or
+//! two, for each team and account. Which model a chunk asks makes no difference to whose turn it is.
 
 use super::{Store, StoreError, chunks::Lease, script, unreadable::count_dead_letters};
 use crate::{

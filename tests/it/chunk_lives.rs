@@ -161,7 +161,7 @@ impl Story<'_> {
             lane: Lane {
                 account: ACCOUNTS[account].into(),
                 endpoint: Endpoint::ChatCompletions,
-                model: None,
+                model: Some(format!("m{number}")), // which makes no difference to where it stands
                 headers: ApiHeaders::default(),
             },
             mode: CacheMode::Off,

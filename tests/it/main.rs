@@ -5,6 +5,7 @@ mod architecture;
 mod bad_input;
 mod check;
 mod chunk_lives;
+mod claims;
 mod commit;
 mod contract;
 mod deployment;

@@ -4,9 +4,10 @@
 -- ARGV  1 key prefix   2 fresh dispatch token   3 lease ms   4 skew ms   5 dead-letter key
 --       6.. accounts that are passed by: the caller holds no permit of theirs
 -- answer: { chunk id or '', now ms, reclaims, lane, chunks moved to the dead letters }
--- A lane is one team's: `<account>:<what it asks>:<team>`. Of heads to be sent the one of the team with the fewest prompts
--- under way goes first, then the most urgent one. Three of four claims look at heads under way first (polls and harvests),
--- the fourth at those to be sent: so neither waits for ever, however many of the other there are.
+-- A lane is one team's at one account, `<account>:asks:<team>`, or what it joins, `:joins:<team>`: as many as an operator made,
+-- for all of them are looked at. Of heads to be sent the one of the team with the fewest prompts under way goes first, then
+-- the most urgent one. Three of four claims look at heads under way first (polls and harvests), the fourth at those to be
+-- sent: so neither waits for ever, however many of the other there are.
 -- Whatever stands in one chunk's record, it must not stop the claims of all the others.
 local prefix, token, lease, dead = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
 local time = redis.call('TIME')

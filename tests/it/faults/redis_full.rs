@@ -1,10 +1,10 @@
 //! Redis at its memory limit: nothing new is taken, nothing is half written, and what was harvested waits.
 
 use crate::support::{
-    Batch, Kind, World, check,
-    check::{check_once, paid},
+    Batch, Kind, Prompt, World, check,
+    check::{answered, check_once, paid},
     claude,
-    client::{Reply, id},
+    client::{JSON, Reply, id},
     for_both, gpt, nothing_is_left_behind, settles, until,
 };
 use reqwest::Method;
@@ -15,6 +15,8 @@ for_both!(
     redis_fills_up_while_results_are_read,
     room_is_promised_and_given_back,
     the_cache_gives_way_before_a_batch_is_refused,
+    promises_take_half_of_the_cache_at_most,
+    no_body_takes_what_is_promised,
     a_chunk_waits_at_its_provider_for_room,
 );
 
@@ -169,6 +171,93 @@ async fn the_cache_gives_way_before_a_batch_is_refused(kind: Kind) {
     .await;
     limit(&world, "0").await;
     check_once(&world, &old).await; // what went is bought again, and right
+}
+
+/// Text that packs to half of its length.
+fn noise(length: usize) -> String {
+    (0..length / 32).map(|_| format!("{:032x}", rand::random::<u128>())).collect()
+}
+
+/// A promise is to be had for a few bytes, and need not be kept: what all teams have paid for must not go for it.
+async fn promises_take_half_of_the_cache_at_most(kind: Kind) {
+    const MIB: u64 = 1 << 20;
+    let world = World::with(kind, &[("BATCHGATE_CACHE_MAX", "1MiB")]).await;
+    let entries = async || -> Vec<String> {
+        world.redis.keys().await.into_keys().filter(|key| key.starts_with("{default}:c:")).collect()
+    };
+    let paid_for = Batch::of((0..600).map(|n| claude(&format!("{n} {}", noise(3_200)))));
+    check_once(&world, &paid_for).await;
+    let each: u64 = world.redis.command(&["MEMORY", "USAGE", &entries().await[0]]).await;
+    assert!(600 * each > MIB, "there is more than the cache may take: {each} bytes each");
+    // What no model gives is not promised.
+    let inputs = vec!["a"; 2_048];
+    for dimensions in [4_096, u64::MAX] {
+        let body = json!({"model": "text-embedding-3-small", "input": inputs, "dimensions": dimensions});
+        let one = Prompt::new(json!({"endpoint": "/v1/embeddings", "body": body}), body);
+        let forecast = world.client().post("/batches?dry_run=true", JSON, Batch::of([one]).body().1).await.ok();
+        assert_eq!(forecast["storage_bytes"], 80 * MIB + 500, "{dimensions} dimensions: {forecast}");
+    }
+    world.sim.take(1_000.0).await;
+    let most = (world.redis.figure("used_memory").await + 20_000) * 10 / 9;
+    limit(&world, &most.to_string()).await;
+    let mut promised_to = Vec::new();
+    let mut refusals = 0;
+    for n in 0..60 {
+        let cheap = Batch::of([claude(&format!("cheap {n}"))]).field("samples", 25);
+        let reply = cheap.post(world.client()).await;
+        if reply.status == 202 {
+            promised_to.push((id(&reply.accepted()).to_owned(), cheap));
+        } else {
+            no_room(&reply);
+            refusals += 1;
+        }
+    }
+    let gone = world.client().metric("batchgate_cache_removed_total{reason=\"reserve\"}").await;
+    assert!(gone > 0 && promised_to.len() > 2, "some of the cache gave way: {gone} to {}", promised_to.len());
+    assert!(refusals > 20, "and no more however often it is asked: {refusals} refusals");
+    // A look at the cache's size may err by some per cent.
+    let kept = entries().await.len() as u64 * each;
+    assert!(kept > MIB / 2 * 8 / 10, "{kept} bytes of the cache are kept");
+    limit(&world, "0").await;
+    world.sim.advance(1_100.0).await;
+    world.sim.take(0.1).await;
+    for (id, cheap) in &promised_to {
+        answered(&world, cheap, id).await;
+    }
+    check_once(&world, &paid_for).await;
+}
+
+/// A body lies in Redis before it is a batch, and that of a dry run, too: not where a harvest was promised to find room.
+async fn no_body_takes_what_is_promised(kind: Kind) {
+    let world = World::with(kind, &[("BATCHGATE_LEASE", "1s"), ("BATCHGATE_STALL", "500ms")]).await;
+    world.sim.take(1_000.0).await;
+    let object = batch().post(world.client()).await.accepted();
+    world.running(id(&object), 4).await;
+    let most = (world.redis.figure("used_memory").await + (10 << 20)) * 10 / 9;
+    limit(&world, &most.to_string()).await;
+    let before = world.redis.keys().await;
+    let large = Batch::of((0..1_100).map(|_| claude(&noise(20_000))));
+    for (path, large) in
+        [("/batches", &large), ("/batches?dry_run=true", &large), ("/batches", &large.clone().ndjson())]
+    {
+        let (kind, body) = large.body();
+        no_room(&world.client().post(path, kind, body).await);
+        let peak = world.redis.figure("used_memory_peak").await;
+        assert!(peak < most, "{path} {kind}: {peak} of {most} bytes were used");
+    }
+    // Nothing of this one has to be kept.
+    let (kind, body) = large.clone().ndjson().body();
+    let forecast = world.client().post("/batches?dry_run=true", kind, body).await.ok();
+    assert_eq!(forecast["total"], 1_100, "{forecast}");
+    let after = world.redis.keys().await;
+    let new: Vec<&String> = after.keys().filter(|key| !before.contains_key(*key)).collect();
+    assert!(!new.iter().any(|key| key.contains(":b:") || key.contains(":u:") || key.contains(":m:")), "{new:?}");
+    // What was promised is there, with Redis as small as before.
+    world.sim.advance(1_100.0).await;
+    world.sim.take(0.1).await;
+    settles(&world, &batch(), id(&object)).await;
+    assert!(!world.gateways[0].process.said().contains("OOM"), "redis never had to refuse anything");
+    nothing_is_left_behind(&world).await;
 }
 
 async fn a_chunk_waits_at_its_provider_for_room(kind: Kind) {
