@@ -14,7 +14,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -113,14 +113,34 @@ async fn bills(world: &World, sent: &[Sent], history: &History) {
     assert!(excess <= most, "{excess} online answers were paid twice, and at most {most} were in the air");
 }
 
-/// The provider batches that answered a body, and the calls that made them.
+/// The provider batches that answered a body, the calls that made them, and what the gateways said of their chunks.
 async fn who_made(world: &World, sha: &str) {
     let ledger = world.sim.ledger().await;
     let rows = |part: &str| ledger[part].as_array().cloned().unwrap_or_default();
+    let mut remotes = Vec::new();
     for row in rows("billed").iter().filter(|row| row["sha"] == sha) {
         println!("  billed: {row}");
         rows("http").iter().filter(|call| call["made"] == row["batch"]).for_each(|call| println!("    made by {call}"));
+        remotes.extend(row["batch"].as_str().map(str::to_owned));
     }
+    let lines = logged(world);
+    let chunk =
+        |line: &Value| line["fields"]["chunk"].as_str().or(line["spans"][0]["chunk"].as_str()).map(str::to_owned);
+    let of_these = |line: &&Value| remotes.iter().any(|remote| line["fields"]["remote"] == remote.as_str());
+    let chunks: BTreeSet<String> = lines.iter().filter(of_these).filter_map(chunk).collect();
+    for line in lines.iter().filter(|line| chunk(line).is_some_and(|chunk| chunks.contains(&chunk))) {
+        println!("  {} {}", line["timestamp"], line["fields"]);
+    }
+}
+
+/// What all gateways of this world have said, the dead ones too, in the order of time.
+fn logged(world: &World) -> Vec<Value> {
+    let files = std::fs::read_dir(world.dir.path()).expect("the world's directory").filter_map(Result::ok);
+    let logs = files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "log"));
+    let text: String = logs.map(|log| std::fs::read_to_string(log).unwrap_or_default()).collect();
+    let mut lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    lines.sort_by(|one, other| one["timestamp"].as_str().cmp(&other["timestamp"].as_str()));
+    lines
 }
 
 /// The same prompts as a new batch: all known, and the same answers.

@@ -17,7 +17,7 @@ pub(crate) struct World {
     pub(crate) redis: Redis,
     env: Env,
     started: usize,
-    dir: Dir,
+    pub(crate) dir: Dir,
 }
 
 impl World {
