@@ -179,10 +179,8 @@ impl Store {
 
     /// Removes fragments that were written and are no page's.
     pub async fn remove_fragments(&self, batch: BatchId, fragments: &[(u32, FrameRow)]) -> Result<(), StoreError> {
-        let frames = |(page, row): &(u32, FrameRow)| {
-            (0..row.frames).map(|frame| self.keys.fragment(batch, *page, &row.name, frame)).collect::<Vec<_>>()
-        };
-        self.unlink(&fragments.iter().flat_map(frames).collect::<Vec<_>>()).await
+        let names = fragments.iter().flat_map(|(page, row)| self.fragment_names(batch, *page, row));
+        self.unlink(&names.collect::<Vec<_>>()).await
     }
 
     /// Staged answers, read back to be packed for their readers. All must be there.
@@ -346,8 +344,8 @@ impl Store {
             let directory = self.keys.fragments(chunk.batch, *page);
             let origin = Origin::Chunk { number: chunk.number, cached: *cached };
             pipe.hset(directory, origin.name(), row.to_stored()).ignore();
-            for frame in 0..row.frames {
-                pipe.persist(self.keys.fragment(chunk.batch, *page, &row.name, frame)).ignore();
+            for frame in self.fragment_names(chunk.batch, *page, row) {
+                pipe.persist(frame).ignore();
             }
         }
         for follow_up in *follow_ups {

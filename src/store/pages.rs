@@ -288,11 +288,16 @@ impl Store {
     pub async fn remove_open_page(&self, batch: BatchId, page: u32) -> Result<(), StoreError> {
         let mut names = Vec::new();
         for (_, row) in self.fragments(batch, page).await? {
-            names.extend((0..row.frames).map(|n| self.keys.fragment(batch, page, &row.name, n)));
+            names.extend(self.fragment_names(batch, page, &row));
         }
         names.extend([self.keys.manifest(batch, page), self.keys.spool(batch, page)]);
         self.unlink(&names).await?;
         self.unlink(&[self.keys.fragments(batch, page)]).await
+    }
+
+    /// The keys of a fragment's frames.
+    pub(super) fn fragment_names(&self, batch: BatchId, page: u32, row: &FrameRow) -> Vec<String> {
+        (0..row.frames).map(|frame| self.keys.fragment(batch, page, &row.name, frame)).collect()
     }
 
     /// A directory of pages: hash of page -> name and frame count.
